@@ -1,0 +1,234 @@
+package load
+
+import (
+	"fmt"
+
+	"github.com/kvroute/kvroute/internal/block"
+)
+
+// none marks the absence of a node: the parent of a first block, the leaf of a request without blocks.
+const none = ^uint32(0)
+
+// node is one active block. refs counts the requests that end here plus the active children, so a
+// node lives exactly as long as some request holds it or a block after it. 24 bytes.
+type node struct {
+	hash   block.Hash
+	parent uint32 // none for first blocks; the next free node while on the free list
+	refs   uint32 // 0: on the free list
+	depth  uint32 // position in the chain it was added with, from 1
+}
+
+// activeSet is the set of distinct blocks that the held requests of one target touch.
+//
+// A block hash stands for its block and everything before it, so the set is closed under prefixes:
+// a chain is added from its last block backwards and the walk stops at the first block already
+// there. Adding and removing therefore cost what becomes active or stops being so, not the length
+// of the prompt, and a request is remembered by its last node alone.
+//
+// Invariants:
+//
+//	A1  a live node's refs = requests ending at it + live nodes whose parent it is, and is never 0.
+//	A2  the parent of a live node is live and one block less deep (hence no cycles, even if hashes
+//	    that are no chains are booked: their counts may be off, but every remove still undoes its add).
+//	A3  slots holds each live node once, reachable by linear probing from its home without a gap.
+//	A4  live = nodes that are not on the free list = distinct active blocks.
+//
+// Nothing is allocated while the number of live nodes stays at or below its former maximum.
+type activeSet struct {
+	nodes []node
+	free  uint32   // head of the free list
+	slots []uint32 // node + 1, 0 = empty; length a power of two, at most half full
+	shift uint     // 64 - log2(len(slots))
+	live  int
+}
+
+const minSlots = 16
+
+func newActiveSet() activeSet {
+	a := activeSet{free: none}
+	a.resize(minSlots)
+	return a
+}
+
+// home is Fibonacci hashing: block hashes are uniform already, but small test ids are not.
+func (a *activeSet) home(h block.Hash) uint32 {
+	return uint32((uint64(h) * 0x9e3779b97f4a7c15) >> a.shift)
+}
+
+func (a *activeSet) resize(n int) {
+	a.slots = make([]uint32, n)
+	a.shift = 64
+	for m := n; m > 1; m >>= 1 {
+		a.shift--
+	}
+	for i := range a.nodes {
+		if a.nodes[i].refs > 0 {
+			a.place(uint32(i))
+		}
+	}
+}
+
+func (a *activeSet) place(n uint32) {
+	mask := uint32(len(a.slots) - 1)
+	i := a.home(a.nodes[n].hash)
+	for a.slots[i] != 0 {
+		i = (i + 1) & mask
+	}
+	a.slots[i] = n + 1
+}
+
+// find returns the slot of h and its node, or (first empty slot, none).
+func (a *activeSet) find(h block.Hash) (slot, n uint32) {
+	mask := uint32(len(a.slots) - 1)
+	i := a.home(h)
+	for {
+		s := a.slots[i]
+		if s == 0 {
+			return i, none
+		}
+		if a.nodes[s-1].hash == h {
+			return i, s - 1
+		}
+		i = (i + 1) & mask
+	}
+}
+
+// add books one request and returns its last node (none where it has no blocks).
+func (a *activeSet) add(chain []block.Hash) (leaf uint32) {
+	leaf = none
+	child := none
+	for i := len(chain) - 1; i >= 0; i-- {
+		slot, n := a.find(chain[i])
+		if n == none {
+			n = a.insert(chain[i], slot)
+			a.nodes[n].depth = uint32(i + 1)
+		} else if child != none && int(a.nodes[n].depth) != i+1 {
+			return leaf // no chain: a hash at two depths
+		}
+		if child == none {
+			leaf = n
+		} else {
+			a.nodes[child].parent = n
+		}
+		a.nodes[n].refs++
+		if a.nodes[n].refs > 1 {
+			return leaf // this block, hence everything before it, was active already
+		}
+		child = n
+	}
+	return leaf
+}
+
+// insert makes a node without references and puts it into the given empty slot.
+func (a *activeSet) insert(h block.Hash, slot uint32) uint32 {
+	n := a.free
+	if n != none {
+		a.free = a.nodes[n].parent
+		a.nodes[n] = node{hash: h, parent: none}
+	} else {
+		n = uint32(len(a.nodes))
+		a.nodes = append(a.nodes, node{hash: h, parent: none})
+	}
+	a.live++
+	a.slots[slot] = n + 1
+	if a.live*2 > len(a.slots) {
+		// The fresh node has no references yet and would be taken for a free one.
+		a.nodes[n].refs = 1
+		a.resize(len(a.slots) * 2)
+		a.nodes[n].refs = 0
+	}
+	return n
+}
+
+// remove undoes one add that returned leaf.
+func (a *activeSet) remove(leaf uint32) {
+	for n := leaf; n != none; {
+		nd := &a.nodes[n]
+		nd.refs--
+		if nd.refs > 0 {
+			return
+		}
+		slot, _ := a.find(nd.hash)
+		a.unplace(slot)
+		parent := nd.parent
+		nd.parent = a.free
+		a.free = n
+		a.live--
+		n = parent
+	}
+}
+
+// unplace empties a slot and moves later entries of the run back, so that no tombstones pile up.
+func (a *activeSet) unplace(slot uint32) {
+	mask := uint32(len(a.slots) - 1)
+	for i := slot; ; {
+		i = (i + 1) & mask
+		s := a.slots[i]
+		if s == 0 {
+			break
+		}
+		home := a.home(a.nodes[s-1].hash)
+		if (i-home)&mask >= (i-slot)&mask { // its home is at or before the gap
+			a.slots[slot] = s
+			slot = i
+		}
+	}
+	a.slots[slot] = 0
+}
+
+func (a *activeSet) clear() {
+	a.nodes = a.nodes[:0]
+	a.free = none
+	a.live = 0
+	clear(a.slots)
+}
+
+// check recounts A1 to A4; ends holds how many requests end at each node.
+func (a *activeSet) check(ends map[uint32]uint32) error {
+	want := make([]uint32, len(a.nodes))
+	live := 0
+	for i, nd := range a.nodes {
+		if nd.refs == 0 {
+			continue
+		}
+		live++
+		if nd.parent == none {
+			continue
+		}
+		if int(nd.parent) >= len(a.nodes) || a.nodes[nd.parent].refs == 0 || a.nodes[nd.parent].depth+1 != nd.depth {
+			return fmt.Errorf("A2: block %016x has a parent that is not active one block before it", uint64(a.nodes[i].hash))
+		}
+		want[nd.parent]++
+	}
+	for n, c := range ends {
+		if int(n) >= len(a.nodes) {
+			return fmt.Errorf("A1: a request ends at node %d of %d", n, len(a.nodes))
+		}
+		want[n] += c
+	}
+	for i, nd := range a.nodes {
+		if nd.refs != want[i] {
+			return fmt.Errorf("A1: block %016x has %d references, counted %d", uint64(nd.hash), nd.refs, want[i])
+		}
+		if nd.refs == 0 {
+			continue
+		}
+		if _, n := a.find(nd.hash); n != uint32(i) {
+			return fmt.Errorf("A3: block %016x is not found by its hash", uint64(nd.hash))
+		}
+	}
+	used := 0
+	for _, s := range a.slots {
+		if s != 0 {
+			used++
+		}
+	}
+	freed := 0
+	for n := a.free; n != none && freed <= len(a.nodes); n = a.nodes[n].parent {
+		freed++
+	}
+	if used != live || a.live != live || freed != len(a.nodes)-live {
+		return fmt.Errorf("A4: %d live blocks, %d counted, %d in slots, %d of %d nodes free", live, a.live, used, freed, len(a.nodes))
+	}
+	return nil
+}
