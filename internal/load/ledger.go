@@ -29,7 +29,7 @@ const MaxTokens = int64(1) << 40
 //
 // Reserve costs one hash lookup per newly active block plus one, Release the same; neither allocates
 // once the ledger has reached its working size. Memory: 40 bytes per active block and target at
-// worst, 48 per reservation.
+// worst, 56 per reservation.
 type Ledger struct {
 	targets []account
 	slots   []reservation
@@ -41,6 +41,7 @@ type account struct {
 	known   bool // between Join and Forget
 	present bool // joined and not left
 	inc     target.Incarnation
+	life    uint32
 	load    Load
 	active  activeSet
 }
@@ -54,6 +55,7 @@ type reservation struct {
 	leaf    uint32
 	prefill int64
 	tokens  int64
+	tag     uint64
 }
 
 // New returns an empty ledger.
@@ -99,7 +101,7 @@ func (l *Ledger) Forget(t target.ID) {
 	}
 	a := &l.targets[t]
 	a.active.clear()
-	*a = account{active: a.active}
+	*a = account{active: a.active, life: a.life + 1}
 }
 
 // Known reports whether t has joined and was not forgotten; only then can it be reserved.
@@ -110,12 +112,20 @@ func (l *Ledger) Present(t target.ID) bool { return int(t) < len(l.targets) && l
 
 // Load returns what is in flight on t; it is zero for targets that are not Known.
 func (l *Ledger) Load(t target.ID) Load {
+	ld, _, _ := l.Look(t)
+	return ld
+}
+
+// Look returns what is in flight on t, a number that is different in every life of t, and whether t
+// is Known. Memory about a target that is kept elsewhere is void once the life differs.
+func (l *Ledger) Look(t target.ID) (ld Load, life uint32, known bool) {
 	if int(t) >= len(l.targets) {
-		return Load{}
+		return Load{}, 0, false
 	}
 	a := &l.targets[t]
-	a.load.ActiveBlocks = int64(a.active.live)
-	return a.load
+	ld = a.load
+	ld.ActiveBlocks = int64(a.active.live)
+	return ld, a.life, a.known
 }
 
 // Reserve books d on t. The zero Handle comes back, and nothing is booked, where t is not Known.
@@ -136,6 +146,7 @@ func (l *Ledger) Reserve(t target.ID, d Demand) Handle {
 	*r = reservation{
 		gen: r.gen, live: true, waiting: true, target: t,
 		leaf: a.active.add(d.Blocks), prefill: clampTokens(d.PrefillTokens), tokens: clampTokens(d.Tokens),
+		tag: d.Tag,
 	}
 	a.load.PendingTokens += r.prefill
 	a.load.PendingRequests++
@@ -181,6 +192,15 @@ func (l *Ledger) Target(h Handle) (t target.ID, ok bool) {
 		return 0, false
 	}
 	return r.target, true
+}
+
+// Tag returns the caller's mark of a live reservation.
+func (l *Ledger) Tag(h Handle) (tag uint64, ok bool) {
+	r := l.find(h)
+	if r == nil {
+		return 0, false
+	}
+	return r.tag, true
 }
 
 func (l *Ledger) find(h Handle) *reservation {
@@ -245,9 +265,7 @@ func (l *Ledger) Check() error {
 		if !a.known && (a.load.HeldRequests != 0 || a.active.live != 0) {
 			return fmt.Errorf("L1: target %d is forgotten but has load %+v", t, l.Load(target.ID(t)))
 		}
-		got := a.load
-		got.ActiveBlocks = 0
-		if got != sums[t] {
+		if got := a.load; got != sums[t] {
 			return fmt.Errorf("L1: target %d has load %+v, its reservations add up to %+v", t, got, sums[t])
 		}
 		if a.active.slots == nil {

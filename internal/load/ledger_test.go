@@ -85,7 +85,13 @@ func TestHandleLivesOnce(t *testing.T) {
 	if !l.Release(h) || l.Release(h) || l.FirstToken(h) {
 		t.Error("Release must be true once, then false, and FirstToken false after it")
 	}
-	again := l.Reserve(0, load.Demand{Tokens: 5}) // takes the same slot
+	again := l.Reserve(0, load.Demand{Tokens: 5, Tag: 77}) // takes the same slot
+	if tag, ok := l.Tag(again); !ok || tag != 77 {
+		t.Errorf("Tag = %d, %v; want 77, true", tag, ok)
+	}
+	if _, ok := l.Tag(h); ok {
+		t.Error("a released handle has a tag")
+	}
 	if l.Release(h) {
 		t.Error("a released handle released its slot's next reservation")
 	}
@@ -119,8 +125,12 @@ func TestLifeOfATarget(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := joined(2)
+			_, life, _ := l.Look(0)
 			h := l.Reserve(0, d)
 			tc.between(l)
+			if _, now, _ := l.Look(0); (now == life) != tc.released {
+				t.Errorf("life went from %d to %d, want a new one: %v", life, now, !tc.released)
+			}
 			fresh := l.Reserve(0, d)
 			mustCheck(t, l)
 			if got := l.Load(0).HeldRequests; got != tc.held {
