@@ -1,4 +1,5 @@
-// Package report holds the results of replay and sim (schema kvroute.report/v1) and prints them.
+// Package report holds the results of replay and sim (schema kvroute.report/v1), counts what they have
+// in common, prints them and judges them against thresholds. It draws nothing and runs nothing.
 package report
 
 // Schema names the JSON document.
@@ -38,10 +39,24 @@ type Sim struct {
 	Lost             int64 `json:"lost"` // requests of killed workers that were not sent again
 }
 
+// Kinds of runs in a sweep; a run outside of a sweep has none.
+const (
+	KindSwept     = "swept"     // a point the axes name
+	KindDefault   = "default"   // the default scorer flags, added so that there is something to gain over
+	KindReference = "reference" // round-robin or least-work, added to compare with
+)
+
+// Interval is the 5-95 % range of a metric over resampled traffic.
+type Interval struct {
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
+}
+
 // Run is one policy with one set of flags over one trace.
 type Run struct {
 	Policy              string         `json:"policy"`
-	Flags               map[string]any `json:"flags"` // swept and set flags by name; encoding/json sorts the keys
+	Kind                string         `json:"kind,omitempty"` // a Kind constant; "" outside of sweeps
+	Flags               map[string]any `json:"flags"`          // swept and set flags by name; encoding/json sorts the keys
 	Workers             int            `json:"workers"`
 	CapacityBlocks      int64          `json:"capacity_blocks"`
 	HitBlocks           int64          `json:"hit_blocks"`
@@ -54,13 +69,29 @@ type Run struct {
 	PicksDigest         string         `json:"picks_digest"`
 	PredictedHitBlocks  int64          `json:"predicted_hit_blocks"`
 	Sim                 *Sim           `json:"sim,omitempty"`
+
+	// Intervals has the spread of metrics over a sweep's repeats, by Metric.Field; nil where the run
+	// was made once. HitBlocks and all other numbers are of the trace as it is, not of a resample.
+	Intervals map[string]Interval `json:"intervals,omitempty"`
+
+	// TTFTCurve is the distribution of TTFT as Curve makes it, for plots; nil where it was not kept.
+	TTFTCurve []int64 `json:"-"`
 }
+
+// Verdicts of a recommendation.
+const (
+	VerdictBetter  = "better than the default"
+	VerdictNoise   = "no difference beyond noise"
+	VerdictDefault = "the default is best"
+	VerdictOnce    = "noise unknown: one repeat"
+)
 
 // Recommendation is the end of a sweep: flags to paste, and what they gain over the default.
 type Recommendation struct {
-	Flags  map[string]any `json:"flags"`
-	Metric string         `json:"metric"`
-	Gain   float64        `json:"gain"` // share of the default's metric, positive is better
-	Low    float64        `json:"low"`
-	High   float64        `json:"high"`
+	Flags   map[string]any `json:"flags"`
+	Metric  string         `json:"metric"`  // Metric.Field
+	Gain    float64        `json:"gain"`    // share of the default's metric, positive is better
+	Low     *float64       `json:"low"`     // 5-95 % interval of Gain over resampled traffic; null where unknown
+	High    *float64       `json:"high"`    //
+	Verdict string         `json:"verdict"` // a Verdict constant
 }
