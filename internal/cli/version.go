@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// linkVersion and linkCommit are set by the Makefile with -ldflags -X.
+var (
+	linkVersion = ""
+	linkCommit  = ""
+)
+
+// develVersion is what a build without the Makefile calls itself.
+const develVersion = "0.1.0-dev"
+
+// version is the program's version.
+func version() string {
+	if linkVersion != "" {
+		return linkVersion
+	}
+	if bi, ok := debug.ReadBuildInfo(); ok && bi.Main.Version != "" && bi.Main.Version != "(devel)" {
+		return bi.Main.Version // go install …@version
+	}
+	return develVersion
+}
+
+// commit is the revision the program was built from, "unknown" if nobody recorded it.
+func commit() string {
+	if linkCommit != "" {
+		return linkCommit
+	}
+	rev, dirty := "", ""
+	if bi, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range bi.Settings {
+			switch {
+			case s.Key == "vcs.revision":
+				rev = s.Value
+			case s.Key == "vcs.modified" && s.Value == "true":
+				dirty = "-dirty"
+			}
+		}
+	}
+	if rev == "" {
+		return "unknown"
+	}
+	return rev + dirty
+}
+
+func (a *app) newVersion() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version, the commit and the Go release it was built with",
+		Example: `  kvroute version -o json`,
+		Args:    noArgs,
+		RunE:    func(*cobra.Command, []string) error { return a.printVersion(format) },
+	}
+	bindOutput(cmd, &format, formatTable, formatJSON)
+	return cmd
+}
+
+func (a *app) printVersion(format string) error {
+	return a.emit(func(w io.Writer) error {
+		if format == formatJSON {
+			return writeJSON(w, struct {
+				Schema   string `json:"schema"`
+				Version  string `json:"version"`
+				Commit   string `json:"commit"`
+				Go       string `json:"go"`
+				Platform string `json:"platform"`
+			}{"kvroute.version/v1", version(), commit(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH})
+		}
+		_, err := fmt.Fprintf(w, "kvroute %s (commit %s, %s, %s/%s)\n", version(), commit(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		return err
+	})
+}
