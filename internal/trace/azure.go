@@ -1,0 +1,5 @@
+package trace
+
+import "bytes"
+
+func looksAzure(line []byte) bool { return bytes.Contains(line, []byte("ContextTokens")) }

@@ -1,0 +1,42 @@
+package trace
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// Error is the one kind of error readers give: where, why and what to do.
+type Error struct {
+	File    string
+	Line    int // from 1; 0: the whole file
+	Why     string
+	Hint    string // "" none
+	Damaged bool   // the data ends early or is corrupt, rather than being of the wrong kind
+	Read    int    // requests read from this source before, where Damaged
+}
+
+// Error returns "file:line: why", with the number of requests read where the data is damaged.
+func (e *Error) Error() string {
+	s := e.File
+	if s == "" {
+		s = "trace"
+	}
+	if e.Line > 0 {
+		s += ":" + strconv.Itoa(e.Line)
+	}
+	s += ": " + e.Why
+	if e.Damaged {
+		s += fmt.Sprintf(" (damaged; %d requests read before)", e.Read)
+	}
+	return s
+}
+
+// asError returns err as *Error, made one if it is not.
+func asError(err error, file string, line int) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return &Error{File: file, Line: line, Why: err.Error()}
+}
