@@ -1,9 +1,6 @@
 package report
 
-import (
-	"math"
-	"slices"
-)
+import "slices"
 
 // rank returns the 0-based index of the nearest-rank percentile: the ceil(percent*n/100)-th smallest,
 // in integers, so that no rounding of percent*n can move it.
@@ -122,10 +119,4 @@ func Ratio(part, whole int64) float64 {
 		return 0
 	}
 	return float64(part) / float64(whole)
-}
-
-// round keeps printed floats short: digits behind the point, halves away from zero.
-func round(x float64, digits int) float64 {
-	p := math.Pow(10, float64(digits))
-	return math.Round(x*p) / p
 }

@@ -236,7 +236,7 @@ func (d *Document) order(names []string) []string {
 }
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
-func float(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
+func float(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
 func list(ns []int64) string {
 	var b strings.Builder
@@ -252,6 +252,8 @@ func list(ns []int64) string {
 // FlagValue prints a flag's value as it is typed.
 func FlagValue(v any) string {
 	switch v := v.(type) {
+	case nil:
+		return ""
 	case string:
 		return v
 	case float64:

@@ -55,11 +55,11 @@ func (d *Document) tableHead(b *strings.Builder) {
 	t := &d.Trace
 	fmt.Fprintf(b, "%s: %d requests", t.Name, t.Requests)
 	if t.Blocks > 0 {
-		fmt.Fprintf(b, ", %d blocks; at most %s of blocks", t.Blocks, percent(Ratio(t.CeilingHitBlocks, t.Blocks)))
+		fmt.Fprintf(b, ", %d blocks\nat most %s of blocks", t.Blocks, percent(Ratio(t.CeilingHitBlocks, t.Blocks)))
 		if t.InputTokens > 0 {
 			fmt.Fprintf(b, " and %s of tokens", percent(Ratio(t.CeilingHitTokens, t.InputTokens)))
 		}
-		b.WriteString(" can hit\n")
+		b.WriteString(" can hit a cache\n")
 	} else {
 		b.WriteString(", no blocks known\n")
 	}
@@ -101,15 +101,15 @@ func (d *Document) columns() []column {
 		policy.cells = append(policy.cells, d.Runs[i].Policy)
 	}
 	cols := []column{policy}
+	notes := d.notes()
 	for _, name := range d.variedFlags() {
 		c := column{head: wrapName(name)}
 		for i := range d.Runs {
-			v, ok := d.Runs[i].Flags[name]
-			if !ok {
-				c.cells = append(c.cells, "")
-				continue
+			text := FlagValue(d.Runs[i].Flags[name])
+			if text == "" { // added runs mostly lack the swept flags: say there what they are
+				text, notes.cells[i] = notes.cells[i], ""
 			}
-			c.cells = append(c.cells, FlagValue(v))
+			c.cells = append(c.cells, text)
 		}
 		cols = append(cols, c)
 	}
@@ -126,8 +126,8 @@ func (d *Document) columns() []column {
 	if c, ok := d.against(sim); ok {
 		cols = append(cols, c)
 	}
-	if c, ok := d.notes(); ok {
-		cols = append(cols, c)
+	if notes.width() > 0 {
+		cols = append(cols, notes)
 	}
 	return cols
 }
@@ -170,10 +170,7 @@ func wrapName(name string) []string {
 
 // numbers is a column of one metric, in one unit with one number of digits; '*' marks the best.
 func (d *Document) numbers(name string, head ...string) column {
-	m, err := MetricNamed(name)
-	if err != nil {
-		panic("report: " + err.Error()) // names above are constants of this package
-	}
+	m := mustMetric(name)
 	c := column{head: head}
 	values := make([]float64, len(d.Runs))
 	known := make([]bool, len(d.Runs))
@@ -189,15 +186,15 @@ func (d *Document) numbers(name string, head ...string) column {
 		best = hi
 	}
 	digits := d.digits(m)
+	least, most, mark := scaled(m, lo, digits), scaled(m, hi, digits), scaled(m, best, digits)
 	for i, v := range values {
-		if !known[i] {
-			c.cells = append(c.cells, "-"+pad(lo < hi))
-			continue
+		s := "-"
+		if known[i] {
+			s = scaled(m, v, digits)
 		}
-		s := scaled(m, v, digits)
 		switch {
-		case lo == hi:
-		case v == best:
+		case least == most: // no best among equals
+		case s == mark: // also those the digits shown cannot tell from it
 			s += "*"
 		default:
 			s += " "
@@ -205,13 +202,6 @@ func (d *Document) numbers(name string, head ...string) column {
 		c.cells = append(c.cells, s)
 	}
 	return c
-}
-
-func pad(marked bool) string {
-	if marked {
-		return " "
-	}
-	return ""
 }
 
 // digits is how many decimals a metric gets in a table: enough for three places of its smallest value.
@@ -239,6 +229,15 @@ func (d *Document) digits(m *Metric) int {
 	return 2
 }
 
+// mustMetric finds a metric by a name that is a constant of this package.
+func mustMetric(name string) *Metric {
+	m, err := MetricNamed(name)
+	if err != nil {
+		panic("report: " + err.Error())
+	}
+	return m
+}
+
 // scaled prints a value in the unit tables use: percent for shares, ms for times.
 func scaled(m *Metric, v float64, digits int) string {
 	switch m.Unit {
@@ -252,10 +251,7 @@ func scaled(m *Metric, v float64, digits int) string {
 
 // spread is the column of half the width of a metric's interval.
 func (d *Document) spread(name string) column {
-	m, err := MetricNamed(name)
-	if err != nil {
-		panic("report: " + err.Error())
-	}
+	m := mustMetric(name)
 	c := column{head: []string{"±"}}
 	digits := d.digits(m)
 	for i := range d.Runs {
@@ -276,10 +272,7 @@ func (d *Document) against(sim bool) (column, bool) {
 	if sim {
 		name, head = MeanTTFT, "TTFT"
 	}
-	m, err := MetricNamed(name)
-	if err != nil {
-		panic("report: " + err.Error())
-	}
+	m := mustMetric(name)
 	c := column{head: []string{head, "vs RR"}}
 	any := false
 	for i := range d.Runs {
@@ -301,36 +294,30 @@ func (d *Document) against(sim bool) (column, bool) {
 }
 
 // notes tells the runs a sweep added from those it was asked for.
-func (d *Document) notes() (column, bool) {
-	c := column{head: []string{""}, left: true}
-	any := false
+func (d *Document) notes() column {
+	c := column{head: []string{""}, left: true, cells: make([]string, len(d.Runs))}
 	for i := range d.Runs {
 		switch d.Runs[i].Kind {
 		case KindDefault:
-			c.cells = append(c.cells, "default")
-			any = true
+			c.cells[i] = "default"
 		case KindReference:
-			c.cells = append(c.cells, "ref")
-			any = true
-		default:
-			c.cells = append(c.cells, "")
+			c.cells[i] = "added"
 		}
 	}
-	return c, any
+	return c
 }
 
 func (d *Document) tableLegend(b *strings.Builder) {
 	if len(d.Runs) < 2 {
 		return
 	}
-	b.WriteString("\n* best")
-	if _, ok := d.notes(); ok {
-		b.WriteString("; default and ref were added to compare with")
+	b.WriteString("\n* best; RR is round-robin with the same fleet\n")
+	if n := d.notes(); n.width() > 0 {
+		b.WriteString("default and added runs are there to compare with\n")
 	}
-	if d.Sweep != nil && d.Sweep.Repeats > 1 {
-		fmt.Fprintf(b, "; ± is half of the 5-95 %% interval\nover %s", plural(int64(d.Sweep.Repeats-1), "resample"))
+	if d.Sweep != nil && d.Sweep.Repeats > 1 && d.Runs[0].Sim != nil {
+		fmt.Fprintf(b, "± is half of the 5-95 %% interval over %s of the traffic\n", plural(int64(d.Sweep.Repeats-1), "resample"))
 	}
-	b.WriteString("\n")
 }
 
 // tableWorkers shows how one run spread: each worker where they fit a screen, else their quartiles.
@@ -392,7 +379,7 @@ func (d *Document) tableSim(b *strings.Builder, s *Sim) {
 	}
 	b.WriteString("\n")
 	writeColumns(b, cols)
-	fmt.Fprintf(b, "\nmakespan %.1f s, peak active blocks %d, preemptions %d, completed %d, lost %d\n",
+	fmt.Fprintf(b, "\nmakespan %.1f s, at most %d active blocks on a worker\n%d preemptions, %d requests completed, %d lost\n",
 		float64(s.MakespanUS)/1e6, s.PeakActiveBlocks, s.Preemptions, s.Completed, s.Lost)
 }
 

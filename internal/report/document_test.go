@@ -1,0 +1,256 @@
+package report_test
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvroute/kvroute/internal/report"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s (-want +got, -update rewrites it):\n%s", name, diff)
+	}
+}
+
+// fakeRun makes a run whose numbers hang together.
+func fakeRun(policy, kind string, flags map[string]any, hits int64, meanMS float64, requests ...int64) report.Run {
+	r := report.Run{
+		Policy: policy, Kind: kind, Flags: flags, Workers: len(requests), CapacityBlocks: 5859,
+		HitBlocks: hits, HitRate: report.Ratio(hits, 288500), HitTokens: hits * 512, TokenHitRate: report.Ratio(hits*512, 144793823),
+		RequestsPerWorker: requests, Imbalance: report.Imbalance(requests), PicksDigest: "0123456789abcdef", PredictedHitBlocks: hits,
+	}
+	for _, n := range requests {
+		r.MissBlocksPerWorker = append(r.MissBlocksPerWorker, 20*n)
+	}
+	if meanMS > 0 {
+		us := int64(meanMS * 1000)
+		r.Sim = &report.Sim{
+			TTFT:       report.Dist{Sum: us * 12031, Mean: meanMS * 1000, P50: us / 2, P90: us * 2, P99: us * 5, Max: us * 9},
+			E2E:        report.Dist{Sum: us * 24062, Mean: meanMS * 2000, P50: us, P90: us * 4, P99: us * 10, Max: us * 18},
+			MakespanUS: 3548506300, PeakActiveBlocks: 785, Completed: 12031,
+		}
+	}
+	return r
+}
+
+func fakeTrace() report.Trace {
+	return report.Trace{Name: "conversation", Requests: 12031, Blocks: 288500, InputTokens: 144793823, OutputTokens: 4122048,
+		CeilingHitBlocks: 105710, CeilingHitTokens: 54098411}
+}
+
+func fakeSweep(sim bool) *report.Document {
+	scale := 0.0
+	if sim {
+		scale = 1
+	}
+	d := &report.Document{
+		Version: "v0.1.0", Seed: 7, Flags: map[string]any{"trace": "conversation.jsonl.gz", "workers": 4.0}, Trace: fakeTrace(),
+		Sweep: &report.Sweep{Axes: []report.Axis{{Flag: "kv-overlap-weight", Values: []any{0.25, 1.0, 20.0}}}, Repeats: 5},
+		Runs: []report.Run{
+			fakeRun("kv-aware", report.KindSwept, map[string]any{"router-policy": "kv-aware", "kv-overlap-weight": 0.25}, 36845, 951.2*scale, 3051, 2944, 3022, 3014),
+			fakeRun("kv-aware", report.KindSwept, map[string]any{"router-policy": "kv-aware", "kv-overlap-weight": 1.0}, 41000, 701.7*scale, 3100, 2900, 3000, 3031),
+			fakeRun("kv-aware", report.KindSwept, map[string]any{"router-policy": "kv-aware", "kv-overlap-weight": 20.0}, 52000, 548.2*scale, 4000, 2500, 2600, 2931),
+			fakeRun("least-work", report.KindDefault, map[string]any{"router-policy": "least-work"}, 60000, 445.1*scale, 3010, 3000, 3010, 3011),
+			fakeRun("round-robin", report.KindReference, map[string]any{"router-policy": "round-robin"}, 37162, 1207*scale, 3008, 3008, 3008, 3007),
+		},
+	}
+	for i := range d.Runs {
+		if s := d.Runs[i].Sim; s != nil {
+			d.Runs[i].Intervals = map[string]report.Interval{"ttft_mean_us": {Low: s.TTFT.Mean * 0.9, High: s.TTFT.Mean * 1.1}}
+		}
+	}
+	low, high := 0.12, 0.26
+	d.Recommendation = &report.Recommendation{Flags: map[string]any{"router-policy": "kv-aware", "kv-overlap-weight": 20.0},
+		Metric: "ttft_mean_us", Gain: 0.19, Low: &low, High: &high, Verdict: report.VerdictBetter}
+	return d
+}
+
+func fakeSingle(sim bool) *report.Document {
+	ms := 0.0
+	if sim {
+		ms = 445.1
+	}
+	return &report.Document{Version: "v0.1.0", Seed: 1, Trace: fakeTrace(),
+		Runs: []report.Run{fakeRun("least-work", "", nil, 60000, ms, 3010, 3000, 3010, 3011)}}
+}
+
+func render(t *testing.T, d *report.Document, format string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := d.Write(&b, format); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestGolden(t *testing.T) {
+	wide := fakeSingle(false)
+	for range 36 {
+		wide.Runs[0].RequestsPerWorker = append(wide.Runs[0].RequestsPerWorker, 100)
+		wide.Runs[0].MissBlocksPerWorker = append(wide.Runs[0].MissBlocksPerWorker, 3)
+	}
+	wide.Runs[0].Workers = 40
+	noBlocks := fakeSingle(true)
+	noBlocks.Trace.Blocks, noBlocks.Trace.CeilingHitBlocks = 0, 0
+	r := &noBlocks.Runs[0]
+	r.HitBlocks, r.HitRate, r.TokenHitRate, r.MissBlocksPerWorker, r.CapacityBlocks = 0, 0, 0, make([]int64, 4), 0
+	for name, d := range map[string]*report.Document{
+		"sweep-sim": fakeSweep(true), "sweep-replay": fakeSweep(false), "single-sim": fakeSingle(true), "single-replay": fakeSingle(false),
+		"wide": wide, "no-blocks": noBlocks, "empty": {Version: "v0.1.0", Trace: report.Trace{Name: "none"}},
+	} {
+		for _, format := range report.Formats() {
+			if strings.HasPrefix(name, "sweep-") || name == "single-sim" || format == "table" {
+				golden(t, name+"."+format, render(t, d, format))
+			}
+			if !bytes.Equal(render(t, d, format), render(t, d, format)) {
+				t.Errorf("%s %s: bytes differ from one time to the next", name, format)
+			}
+		}
+	}
+}
+
+func TestTableFits(t *testing.T) {
+	for name, d := range map[string]*report.Document{"sweep-sim": fakeSweep(true), "sweep-replay": fakeSweep(false), "single": fakeSingle(true)} {
+		for line := range strings.Lines(string(render(t, d, "table"))) {
+			if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 || strings.HasSuffix(strings.TrimRight(line, "\n"), " ") {
+				t.Errorf("%s: line of %d columns or with blanks at its end: %q", name, n, line)
+			}
+		}
+	}
+}
+
+func TestJSONIsWhole(t *testing.T) {
+	d := fakeSweep(true)
+	var got report.Document
+	if err := json.Unmarshal(render(t, d, "json"), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := *d
+	want.Schema = report.Schema
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	var doc map[string]any
+	if err := json.Unmarshal(render(t, fakeSingle(false), "json"), &doc); err != nil {
+		t.Fatal(err)
+	}
+	if v, ok := doc["recommendation"]; !ok || v != nil {
+		t.Errorf("recommendation = %v, %v; want null", v, ok)
+	}
+	run := doc["runs"].([]any)[0].(map[string]any)
+	if _, ok := run["flags"].(map[string]any); !ok {
+		t.Errorf("flags = %v, want an object", run["flags"])
+	}
+	if _, ok := run["sim"]; ok {
+		t.Error("a replay has a sim part")
+	}
+	lines := strings.Split(strings.TrimSpace(string(render(t, d, "jsonl"))), "\n")
+	if len(lines) != len(d.Runs) {
+		t.Fatalf("%d lines, want %d", len(lines), len(d.Runs))
+	}
+	for i, line := range lines {
+		var r report.Run
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(d.Runs[i], r); diff != "" {
+			t.Errorf("line %d: %s", i, diff)
+		}
+	}
+}
+
+func TestCSVIsRectangular(t *testing.T) {
+	d := fakeSweep(true)
+	d.Runs[1].Sim = nil
+	rows, err := csv.NewReader(bytes.NewReader(render(t, d, "csv"))).ReadAll()
+	if err != nil {
+		t.Fatal(err) // also where rows differ in length
+	}
+	if len(rows) != 1+len(d.Runs) || rows[0][2] != "kv-overlap-weight" || rows[1][2] != "0.25" || rows[4][2] != "" {
+		t.Errorf("rows %v", rows)
+	}
+}
+
+func TestUnknownFormat(t *testing.T) {
+	err := (&report.Document{}).Write(&bytes.Buffer{}, "jsn")
+	var h *report.HintError
+	if !errors.As(err, &h) || !strings.Contains(h.Hint, "json") {
+		t.Errorf("error %v", err)
+	}
+}
+
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, errors.New("disk full") }
+
+func TestWriteErrorsAreReported(t *testing.T) {
+	for _, f := range report.Formats() {
+		if err := fakeSweep(true).Write(failing{}, f); err == nil || !strings.Contains(err.Error(), "disk full") {
+			t.Errorf("%s: %v", f, err)
+		}
+	}
+}
+
+func TestFlagsText(t *testing.T) {
+	got := report.FlagsText(map[string]any{"session-affinity": "both", "kv-overlap-weight": 0.25, "router-policy": "kv-aware", "x": -1, "decode-request-weight": 1e6})
+	want := "--router-policy kv-aware --kv-overlap-weight 0.25 --decode-request-weight 1000000 --session-affinity both --x=-1"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestRoundRobinOfTheSameFleet(t *testing.T) {
+	d := fakeSweep(true)
+	d.Runs[4].Flags["event-delay"] = "50ms"
+	if got := d.RoundRobin(0); got != -1 {
+		t.Errorf("compared with run %d of another fleet", got)
+	}
+	d.Runs[0].Flags["event-delay"] = "50ms"
+	if got := d.RoundRobin(0); got != 4 {
+		t.Errorf("got %d, want 4", got)
+	}
+}
+
+func TestRecommendationText(t *testing.T) {
+	low, high := -0.02, 0.05
+	for _, c := range []struct {
+		r    report.Recommendation
+		want string
+	}{
+		{report.Recommendation{Metric: "ttft_mean_us", Gain: 0.01, Low: &low, High: &high, Verdict: report.VerdictNoise}, "no difference beyond noise: TTFT mean 1.0 % better"},
+		{report.Recommendation{Metric: "ttft_mean_us", Verdict: report.VerdictDefault}, "nothing to change"},
+		{report.Recommendation{Metric: "balanced_hit_rate", Gain: 0.2, Verdict: report.VerdictOnce}, "noise unknown"},
+		{report.Recommendation{Metric: "balanced_hit_rate", Gain: 0.2, Low: &low, High: &high, Verdict: report.VerdictBetter}, "(5-95 %: -2.0% to +5.0%)"},
+	} {
+		if got := c.r.Text(); !strings.Contains(got, c.want) {
+			t.Errorf("got %q, want %q in it", got, c.want)
+		}
+	}
+}
