@@ -84,10 +84,19 @@ var countSuffixes = []struct {
 	factor float64
 }{
 	// Longest first: "KiB" must not be read as "B".
-	{"kib", 1 << 10}, {"mib", 1 << 20}, {"gib", 1 << 30},
-	{"ki", 1 << 10}, {"mi", 1 << 20}, {"gi", 1 << 30},
-	{"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9},
-	{"k", 1e3}, {"m", 1e6}, {"g", 1e9}, {"b", 1},
+	{"kib", 1 << 10},
+	{"mib", 1 << 20},
+	{"gib", 1 << 30},
+	{"ki", 1 << 10},
+	{"mi", 1 << 20},
+	{"gi", 1 << 30},
+	{"kb", 1e3},
+	{"mb", 1e6},
+	{"gb", 1e9},
+	{"k", 1e3},
+	{"m", 1e6},
+	{"g", 1e9},
+	{"b", 1},
 }
 
 // parseCount reads a whole number that is not negative: 8, 64k (thousands), 2GiB (powers of 1024).

@@ -1,0 +1,76 @@
+# kvroute. `make help` lists the targets; `make demo` and `make test` do all the set-up themselves.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+export PATH := $(CURDIR)/build/go/bin:$(PATH):/usr/local/go/bin
+
+PKG      := github.com/kvroute/kvroute/internal/cli
+COMMIT   := $(shell git rev-parse --short HEAD 2>/dev/null)$(shell git diff --quiet HEAD 2>/dev/null || echo -dirty)
+VERSION  ?=
+LDFLAGS  := -s -w -X $(PKG).linkCommit=$(COMMIT) -X $(PKG).linkVersion=$(VERSION)
+BUILD    := go build -trimpath -ldflags "$(LDFLAGS)"
+FUZZTIME ?= 10s
+BENCH    ?= .
+COUNT    ?= 10
+GOBENCH  := go test -short -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./...
+
+# Tools, pinned; they come through the Go module proxy.
+GOFUMPT     := go run mvdan.cc/gofumpt@v0.12.0
+STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+MISSPELL    := go run github.com/golangci/misspell/cmd/misspell@v0.8.0
+BENCHSTAT   := go run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build build-nocgo test test-all race lint fuzz golden bench bench-compare cover man demo clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
+
+setup: ## check for Go >= 1.26, install it where that is possible, fetch the modules
+	@.ci/setup
+
+build: setup ## build bin/kvroute
+	$(BUILD) -o bin/kvroute ./cmd/kvroute
+
+build-nocgo: setup ## build everything without cgo, the program as bin/kvroute-nocgo
+	CGO_ENABLED=0 go build ./... && CGO_ENABLED=0 $(BUILD) -o bin/kvroute-nocgo ./cmd/kvroute
+
+test: setup ## all tests that need no big traces
+	go test -short -timeout 10m ./...
+
+test-all: setup ## all tests, with the big traces (KVROUTE_TRACES, default ../shared/traces)
+	KVROUTE_REQUIRE_TRACES=1 go test -timeout 20m ./...
+
+race: setup ## the tests of `make test` under the race detector (needs a C compiler)
+	CGO_ENABLED=1 go test -short -race -timeout 30m ./...
+
+lint: setup ## go vet, staticcheck, gofumpt, spelling
+	go vet ./... && $(STATICCHECK) ./...
+	@out=$$($(GOFUMPT) -l .); [[ -z $$out ]] || { echo "not formatted (run gofumpt -w):"; echo "$$out"; exit 1; }
+	git ls-files -z -- ':!*.gz' ':!*.zst' ':!*/testdata/fuzz/*' | xargs -0 $(MISSPELL) -error
+
+fuzz: setup ## run every fuzz target for FUZZTIME (10s)
+	@go test -list '^Fuzz' ./... | awk '/^Fuzz/ {f[n++]=$$1} /^ok/ {for (i=0; i<n; i++) print $$2, f[i]; n=0}' | while read -r pkg f; do \
+		echo "== $$pkg $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$pkg"; done
+
+golden: setup ## rewrite the golden files; read the diff before you commit it
+	go test -short $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u) -update
+
+bench: setup ## run the benchmarks matching BENCH (all) COUNT (10) times, into build/new.txt
+	@mkdir -p build
+	$(GOBENCH) | tee build/new.txt
+
+bench-compare: setup ## compare the benchmarks matching BENCH with those of the commit REF=
+	@: $${REF:?usage: make bench-compare REF=commit}; rm -rf build/ref; mkdir -p build/ref; git archive "$$REF" | tar -x -C build/ref
+	(cd build/ref && $(GOBENCH)) > build/old.txt; $(GOBENCH) > build/new.txt; $(BENCHSTAT) build/old.txt build/new.txt
+
+cover: setup ## test coverage, by function and in build/cover.html
+	mkdir -p build && go test -short -coverpkg ./... -coverprofile build/cover.out ./... && go tool cover -html build/cover.out -o build/cover.html && go tool cover -func build/cover.out | tail -1
+
+man: build ## write the man pages to man/
+	bin/kvroute man --dir man
+
+demo: build ## sweep overlap weights over a bundled real trace and plot the outcome in demo-out/
+	@.ci/demo
+
+clean: ## remove what was built (build/go, a Go that setup put there, included)
+	rm -rf bin build man demo-out
