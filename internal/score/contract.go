@@ -79,21 +79,21 @@ type Config struct {
 
 // Request is what the scorer may know of a request. It never sees text or bodies, nor the true output length.
 type Request struct {
-	ID           string
-	Model        string
-	Role         Role
-	At           int64        // time in ns on the driver's clock; used for session expiry only
-	Blocks       []block.Hash // at BlockSize; empty where unknown
-	BlockSize    int
-	InputTokens  int64 // prompt tokens; TokensKnown says whether exact
-	TokensExact  bool
-	N            int64    // samples asked for; values below 1 count as 1
-	BlockTokens  []uint32 // cumulative tokens of the first i+1 blocks where blocks differ in size; nil: BlockSize each
-	Session      string   // session id, "" none
-	Retention    Retention
-	Images       []uint64 // image keys (XXH3-64), in order; a request with Multimodal set never uses text overlap
-	Multimodal   bool
-	Unhashable   string // why Blocks is empty though the prompt has tokens; "" where it is not
+	ID          string
+	Model       string
+	Role        Role
+	At          int64        // time in ns on the driver's clock; used for session expiry only
+	Blocks      []block.Hash // at BlockSize; empty where unknown
+	BlockSize   int
+	InputTokens int64 // prompt tokens; TokensKnown says whether exact
+	TokensExact bool
+	N           int64    // samples asked for; values below 1 count as 1
+	BlockTokens []uint32 // cumulative tokens of the first i+1 blocks where blocks differ in size; nil: BlockSize each
+	Session     string   // session id, "" none
+	Retention   Retention
+	Images      []uint64 // image keys (XXH3-64), in order; a request with Multimodal set never uses text overlap
+	Multimodal  bool
+	Unhashable  string // why Blocks is empty though the prompt has tokens; "" where it is not
 }
 
 // Candidate is a target the driver considers eligible. Candidates are given in route-key order.
@@ -107,16 +107,18 @@ type Candidate struct {
 // Terms are the parts of one candidate's cost, all of them, whatever the policy uses.
 type Terms struct {
 	Candidate Candidate
-	Blocks    int64   // request blocks on this candidate
+	Blocks    int64   // request blocks charged on this candidate; 0 for multimodal requests, whose text hashes mean nothing
 	Hits      int64   // leading blocks held, any tier
 	HitWeight float64 // hits weighed by tier
 	HitTokens int64   // tokens of the leading run
 	Load      load.Load
-	Recent    float64 // recency charge, policy's own unit (kv-aware: blocks; least-work: tokens)
-	ImageHits int64
+	Recent    float64 // recency charge, policy's own unit (kv-aware: blocks; least-work: tokens); 0 where the policy keeps none
+	Computed  int64   // blocks the target had to compute so far, by the scorer's own count
+	ImageHits int64   // of the request's images, those the target was sent lately
 	Demand    float64 // projected decode demand where it was computed
-	Cost      float64
-	Eligible  bool // false: left out by the policy's own rule (session binding, power-of-two sample); reason in Note
+	Cost      float64 // what the policy minimises, before ties; 0 for policies without a cost
+	Tie       float64 // what equal costs are settled by, lower wins; then candidate order
+	Eligible  bool    // false: left out by the policy's own rule (session binding, power-of-two sample); reason in Note
 	Note      string
 }
 
@@ -131,20 +133,54 @@ const (
 	BasisLoadOnly  Basis = "load-only"
 )
 
+// Rule names what settled a choice.
+type Rule string
+
+// The rules. Costs are settled by cost, then the tie value, then order.
+const (
+	ByCost     Rule = "cost"     // one candidate had the lowest cost
+	ByLoad     Rule = "load"     // lowest costs were equal, the lesser load won
+	ByComputed Rule = "computed" // prefix policies: equal, the target that computed fewer blocks won
+	ByOrder    Rule = "order"    // all equal, the first in candidate order won
+	ByOnly     Rule = "only"     // one candidate was eligible
+	ByTurn     Rule = "turn"     // round-robin, and new sessions of the session policy
+	ByDraw     Rule = "draw"     // random, and ties of power-of-two
+	BySession  Rule = "session"  // the session was bound to the target
+	ByDemand   Rule = "demand"   // lowest projected decode demand
+)
+
+// Bound says what session affinity found.
+type Bound string
+
+// Session outcomes. Full means that no binding could be made: every one is in use.
+const (
+	BoundNone    Bound = ""
+	BoundNew     Bound = "new"
+	BoundHit     Bound = "hit"
+	BoundExpired Bound = "expired"
+	BoundInvalid Bound = "invalid"
+	BoundFull    Bound = "full"
+)
+
 // Decision is the full record of a choice: receipt, replay line, simulator trace and what explain prints.
 type Decision struct {
-	Seq        uint64
-	RequestID  string
-	Policy     string
-	Role       Role
-	Basis      Basis
-	Reason     string
-	Weight     float64 // overlap weight after role and hints
-	TieRule    string  // the rule that settled it: "cost", "load", "order", ...
-	Picked     int     // index into Terms
-	Suggested  int     // shadow demand: what demand would have chosen; -1 none
-	Terms      []Terms
-	Handle     load.Handle // reservation made with the choice
+	Seq         uint64 // 1 for a scorer's first pick
+	RequestID   string
+	Policy      string
+	Role        Role
+	Basis       Basis
+	Reason      string
+	Weight      float64 // overlap weight after role and hints
+	TieRule     Rule    // the rule that settled it
+	Picked      int     // index into Terms
+	Suggested   int     // decode demand on or shadow: what demand chooses; -1 none
+	Original    int     // decode demand on or shadow: what the policy alone chooses; -1 none
+	Tokens      int64   // input tokens times samples, as booked
+	TokensExact bool
+	Images      int
+	Session     Bound
+	Terms       []Terms
+	Handle      load.Handle // reservation made with the choice; not part of the JSON form
 }
 
 // PickedTerms returns the chosen candidate's terms.
