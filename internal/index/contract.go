@@ -30,7 +30,7 @@ const (
 	Store Kind = iota + 1
 	// Remove takes handles away from one tier of a target.
 	Remove
-	// Clear empties a target (all tiers) and keeps its identity.
+	// Clear empties a target (all tiers) and keeps its identity. Buffered orphans go too.
 	Clear
 	// Epoch empties a target and starts a new life of its cache: orphans and handles of the old one are void.
 	Epoch
@@ -38,7 +38,8 @@ const (
 
 // Op is one change to the mirror of one target. A Store carries either Tokens (engine events: the
 // index hashes them itself, at whatever page size the engine uses) or Hashes (simulators and
-// recordings: one chained hash per handle, already at the index's block size).
+// recordings: one chained hash per handle, already at the index's block size). A Store with neither
+// (an offload event) adds its tier to the handles that are known. The index keeps none of the slices.
 type Op struct {
 	Kind      Kind
 	Target    target.ID
@@ -52,13 +53,75 @@ type Op struct {
 	Hashes    []block.Hash
 }
 
+// Options bound an index. Zero means the default, which is stated for each.
+type Options struct {
+	// Limit is the greatest number of memberships, (block, target) pairs, over all targets; default
+	// and maximum MaxBlocks. At the limit a new block is refused together with the rest of its event,
+	// and counted: the mirror then knows less than the engine holds and never more. Removals make room.
+	Limit int
+	// HandleLimit is the greatest number of engine handles over all targets (aliases and pages smaller
+	// than a block make it larger than the number of memberships); default 16 x Limit. A handle beyond
+	// it is refused like a block beyond Limit.
+	HandleLimit int
+	// OrphanLimit is the greatest number of blocks one target may have buffered until their parent
+	// arrives; default 8192. At the limit the oldest event goes first, and is counted. Negative: no
+	// buffer, every orphan is dropped.
+	OrphanLimit int
+}
+
+// MaxBlocks is the greatest number of distinct blocks an index holds.
+const MaxBlocks = 1<<26 - 1
+
+const defaultOrphanLimit = 8192
+
+// Result says what one Op did.
+type Result struct {
+	Stored   int // blocks the target holds now and did not before
+	Removed  int // blocks the target held before and does not now, whatever the reason
+	Known    int // handles stored again in a tier they were in
+	Rebound  int // handles stored again with other content: the newer holds
+	Unknown  int // handles to remove, or to store without content, that are not known (in that tier)
+	ViewOnly int // blocks stored without a handle, because handles and tokens do not fit the page size
+	Orphaned int // handles buffered because their parent is not known
+	Adopted  int // buffered handles whose parent arrived
+	Dropped  int // buffered handles given up at OrphanLimit, or removed before their parent came
+	Refused  int // handles (or blocks without handle) refused at Limit or HandleLimit
+	Conflict int // handles refused because their hash is known under another parent
+}
+
+func (r *Result) add(o Result) {
+	r.Stored += o.Stored
+	r.Removed += o.Removed
+	r.Known += o.Known
+	r.Rebound += o.Rebound
+	r.Unknown += o.Unknown
+	r.ViewOnly += o.ViewOnly
+	r.Orphaned += o.Orphaned
+	r.Adopted += o.Adopted
+	r.Dropped += o.Dropped
+	r.Refused += o.Refused
+	r.Conflict += o.Conflict
+}
+
+// Stats describes the mirror of one target.
+type Stats struct {
+	Joined  bool
+	Blocks  int    // blocks held in any tier
+	Handles int    // engine handles known
+	Orphans int    // handles buffered until their parent arrives
+	Holes   int    // blocks held whose parent is not
+	Lower   int    // blocks held in no tier better than CPU
+	Epoch   int    // how often the cache was emptied (Clear, Epoch) since the target joined
+	Totals  Result // everything since the target joined
+}
+
 // Matches is the answer to one lookup, reused between lookups. Slices are indexed by target.ID and
 // have one entry per target known to the index.
 type Matches struct {
 	// Hits is the length in blocks of the longest leading run the target holds in any tier.
 	Hits []uint32
 	// Lower counts, of those hits, the blocks that are in no better tier than CPU (Lower[CPU]) or
-	// Disk (Lower[Disk]); Lower[GPU] is unused. Nil where no target has lower-tier blocks.
+	// Disk (Lower[Disk]); Lower[GPU] is unused. Nil where all are zero.
 	Lower [NumTiers][]uint32
 	scratch
 }
@@ -69,4 +132,3 @@ type View interface {
 	Match(chain []block.Hash, dst *Matches)
 }
 
-type scratch struct{}
