@@ -258,6 +258,3 @@ func (f *Forest) prune(q []Request) *Forest {
 	out.Index()
 	return out
 }
-
-// evenBlock is the nominal block size of traces that only know an even split of each prompt.
-const evenBlock = 512

@@ -236,10 +236,17 @@ func (r *idReader) check(rec *Record, size int64, seen int) error {
 		rec.BlockTokens = r.tokens
 		return nil
 	}
-	whole := rec.Input / int64(r.size)
-	if n := int64(len(r.blocks)); n < whole || n > (rec.Input+int64(r.size)-1)/int64(r.size) {
-		return r.fail("name the block size with --block-size if it is another",
-			"%d hash_ids do not fit an input_length of %d in blocks of %d (want %d, or one more for the rest)", n, rec.Input, r.size, whole)
+	return r.checkBlocks(len(r.blocks), rec.Input, r.size)
+}
+
+// checkBlocks holds the number of ids against the length of the prompt: its complete blocks, one more
+// where the rest has an id too. A last block that is just complete may lack its id: lengths of
+// derived traces are rounded up.
+func (b *base) checkBlocks(n int, input int64, size int) error {
+	least, most := max(input-1, 0)/int64(size), (input+int64(size)-1)/int64(size)
+	if int64(n) < least || int64(n) > most {
+		return b.fail("if blocks are of another size, name it with --block-size",
+			"%d hash_ids do not fit a prompt of %d tokens in blocks of %d (want %d to %d)", n, input, size, least, most)
 	}
 	return nil
 }

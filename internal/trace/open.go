@@ -76,6 +76,16 @@ func open(r io.Reader, format string, opt Options, sh *shared) (Reader, Meta, er
 	switch format {
 	case Mooncake, Chained:
 		return &idReader{base: b, sh: sh, size: opt.BlockSize, asked: opt.BlockSize}, Meta{format, opt.BlockSize}, nil
+	case ClaudeCode:
+		return newClaudeReader(b, sh, opt), Meta{format, opt.BlockSize}, nil
+	case RAGPulse:
+		return &ragReader{base: b, sh: sh}, Meta{format, evenBlock}, nil
+	case Azure:
+		r := &azureReader{base: b}
+		if err := r.heading(); err != nil {
+			return nil, Meta{}, err
+		}
+		return r, Meta{Format: format}, nil
 	}
 	return nil, Meta{}, &Error{File: opt.Name, Why: fmt.Sprintf("unknown trace format %q", format),
 		Hint: "known formats: " + strings.Join(Formats(), ", ")}
