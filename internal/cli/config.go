@@ -25,6 +25,7 @@ func (a *app) newConfigShow() *cobra.Command {
 	var (
 		format string
 		origin bool
+		scorer scorerFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "show [COMMAND…]",
@@ -44,6 +45,9 @@ has a list, and the environment separates the values with ';'.`,
   KVROUTE_KV_OVERLAP_WEIGHT=2 kvroute config show --origin --router-policy kv-aware
   kvroute config show sim -o json`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.validateScorer(&scorer.cfg); err != nil {
+				return err
+			}
 			lines, err := a.effective(cmd, args)
 			if err != nil {
 				return err
@@ -52,6 +56,7 @@ has a list, and the environment separates the values with ';'.`,
 		},
 	}
 	bindSwitch(cmd, cmd.Flags(), spec{name: "origin", group: groupOutput, local: true, usage: "also say where each value came from"}, &origin)
+	bindScorer(cmd, &scorer)
 	bindOutput(cmd, &format, formatTable, formatJSON, formatCSV)
 	return cmd
 }

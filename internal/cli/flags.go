@@ -17,16 +17,17 @@ const (
 
 // Groups of flags, in the order of the help pages.
 const (
-	groupTrace   = "Trace"
-	groupFleet   = "Fleet"
-	groupEngine  = "Engine"
-	groupScorer  = "Scorer (the same set wherever requests are placed)"
-	groupSweep   = "Sweep"
-	groupOutput  = "Output"
-	groupGeneral = "General"
+	groupDecision = "Decision"
+	groupTrace    = "Trace"
+	groupFleet    = "Fleet"
+	groupEngine   = "Engine"
+	groupScorer   = "Scorer (the same set wherever requests are placed)"
+	groupSweep    = "Sweep"
+	groupOutput   = "Output"
+	groupGeneral  = "General"
 )
 
-var groupOrder = []string{groupTrace, groupFleet, groupEngine, groupScorer, groupSweep, groupOutput, groupGeneral}
+var groupOrder = []string{groupDecision, groupTrace, groupFleet, groupEngine, groupScorer, groupSweep, groupOutput, groupGeneral}
 
 // spec describes a flag once, for the parser, the help pages, the man pages and completion.
 type spec struct {
@@ -66,6 +67,7 @@ func bindSwitch(cmd *cobra.Command, fs *pflag.FlagSet, s spec, to *bool) {
 }
 
 func add(cmd *cobra.Command, fs *pflag.FlagSet, s spec, v pflag.Value) {
+	fs.SortFlags = false // help lists flags in the order they are added
 	f := fs.VarPF(v, s.name, s.short, s.usage)
 	f.DefValue = s.def
 	f.Annotations = map[string][]string{noteGroup: {s.group}, noteArg: {s.arg}}

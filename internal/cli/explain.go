@@ -1,0 +1,282 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvroute/kvroute/internal/block"
+	"github.com/kvroute/kvroute/internal/load"
+	"github.com/kvroute/kvroute/internal/report"
+	"github.com/kvroute/kvroute/internal/score"
+)
+
+// candidateKeys are what may stand after the name in --candidate, and where it goes.
+var candidateKeys = []struct {
+	key string
+	to  func(*score.ExplainCandidate) *int64
+}{
+	{"hits", func(c *score.ExplainCandidate) *int64 { return &c.Hits }},
+	{"active", func(c *score.ExplainCandidate) *int64 { return &c.Load.ActiveBlocks }},
+	{"pending", func(c *score.ExplainCandidate) *int64 { return &c.Load.PendingTokens }},
+	{"pending-requests", func(c *score.ExplainCandidate) *int64 { return &c.Load.PendingRequests }},
+	{"held", func(c *score.ExplainCandidate) *int64 { return &c.Load.HeldRequests }},
+	{"held-tokens", func(c *score.ExplainCandidate) *int64 { return &c.Load.HeldTokens }},
+	{"computed", func(c *score.ExplainCandidate) *int64 { return &c.Computed }},
+}
+
+// parseCandidate reads NAME:hits=8,active=6,… Names may hold colons themselves (host:port): the
+// numbers come after the last one.
+func parseCandidate(s string) (score.ExplainCandidate, error) {
+	const form = "candidates look like W0:hits=8,active=6"
+	name, rest := s, ""
+	if at := strings.LastIndexByte(s, ':'); at >= 0 && strings.Contains(s[at:], "=") {
+		name, rest = s[:at], s[at+1:]
+	}
+	c := score.ExplainCandidate{Name: name}
+	if name == "" || rest == "" && strings.Contains(s, "=") {
+		return c, &valueError{"no name in front of the numbers", form}
+	}
+	if rest == "" {
+		return c, nil
+	}
+	seen := map[string]bool{}
+	var keys []string
+	for _, k := range candidateKeys {
+		keys = append(keys, k.key)
+	}
+	keys = append(keys, "recent")
+	for _, kv := range strings.Split(rest, ",") {
+		key, val, ok := strings.Cut(kv, "=")
+		switch {
+		case !ok:
+			return c, &valueError{fmt.Sprintf("%q has no =", kv), form}
+		case !contains(keys, key):
+			return c, &valueError{fmt.Sprintf("unknown key %q", key), didYouMean(key, keys)}
+		case seen[key]:
+			return c, &valueError{fmt.Sprintf("%s twice", key), ""}
+		}
+		seen[key] = true
+		if err := setCandidate(&c, key, val); err != nil {
+			return c, &valueError{fmt.Sprintf("%s %q: %s", key, val, err), form}
+		}
+	}
+	return c, nil
+}
+
+func setCandidate(c *score.ExplainCandidate, key, val string) (err error) {
+	if key == "recent" {
+		c.Recent, err = parseReal(val)
+		return err
+	}
+	for _, k := range candidateKeys {
+		if k.key == key {
+			*k.to(c), err = countBetween(0, load.MaxTokens)(val)
+		}
+	}
+	return err
+}
+
+// explainFlags are the flags of explain.
+type explainFlags struct {
+	blocks     int64
+	tokens     int64
+	blockSize  int64
+	role       string
+	candidates []score.ExplainCandidate
+	decisions  string
+	id         string
+	format     string
+	scorer     scorerFlags
+}
+
+func (a *app) newExplain() *cobra.Command {
+	var e explainFlags
+	cmd := &cobra.Command{
+		Use:   "explain",
+		Short: "Show a decision with every term of every candidate",
+		Long: `Either from numbers: state the request and the candidates, and the scorer decides.
+Or from a record: --decisions names a file written by sim or replay --decisions,
+--id one of its requests.
+
+A candidate is NAME:key=number,… with the keys hits (leading blocks of the
+request it holds), active (distinct blocks in flight on it), pending (prompt
+tokens still to be computed on it), pending-requests, held (requests in flight),
+held-tokens, recent (the policy's recency charge) and computed (blocks it had to
+compute so far). What is left out is 0.
+
+The marked candidate was picked. The rule says what settled it: cost, or on
+equal costs load, then order; turn, draw, session and demand where the policy
+goes by these.`,
+		Example: `  # the worked example: 1.0 × 2 + 6 = 8 against 1.0 × 10 + 1 = 11
+  kvroute explain --request-blocks 10 --candidate W0:hits=8,active=6 --candidate W1:hits=0,active=1 --router-policy kv-aware
+  # the same by expected work: tokens to compute, here and in front of it
+  kvroute explain --request-blocks 10 --candidate W0:hits=8,pending=4096 --candidate W1:active=20`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error { return a.explain(&e) },
+	}
+	fs := cmd.Flags()
+	const group = groupDecision
+	bind(cmd, fs, spec{name: "request-blocks", arg: "N", group: group, local: true, usage: "blocks of the request"}, &e.blocks, countBetween(0, score.MaxExplainBlocks))
+	bind(cmd, fs, spec{
+		name: "request-tokens", arg: "N", group: group, local: true,
+		usage: "prompt tokens of the request (default blocks × block size)",
+	}, &e.tokens, countBetween(0, load.MaxTokens))
+	bind(cmd, fs, spec{name: "block-size", arg: "TOKENS", def: strconv.Itoa(block.DefaultSize), group: group, local: true, usage: "tokens in a block"}, &e.blockSize, countBetween(1, 1<<20))
+	roles := []string{"mixed", "prefill", "decode"}
+	bind(cmd, fs, spec{name: "role", arg: "ROLE", def: "mixed", group: group, values: roles, local: true, usage: "pool that is chosen from: mixed, prefill, decode"}, &e.role, oneOf(roles...))
+	bindList(cmd, fs, spec{name: "candidate", arg: "NAME:…", group: group, local: true, usage: "a worker to choose from, repeatable, in route-key order"}, "", &e.candidates, parseCandidate)
+	bind(cmd, fs, spec{name: "decisions", arg: "FILE", group: group, local: true, usage: "explain a recorded decision from this file"}, &e.decisions, parseText)
+	bind(cmd, fs, spec{name: "id", arg: "ID", group: group, local: true, usage: "request id, or the number of the decision"}, &e.id, parseText)
+	bindScorer(cmd, &e.scorer)
+	bindOutput(cmd, &e.format, formatTable, formatJSON, formatJSONL, formatCSV)
+	return cmd
+}
+
+func (a *app) explain(e *explainFlags) error {
+	if e.decisions != "" {
+		return a.explainRecord(e)
+	}
+	switch {
+	case e.id != "":
+		return usage("--id without --decisions", "kvroute explain", "there is no file to look in", "add --decisions FILE")
+	case len(e.candidates) == 0:
+		return usage("no candidates", "kvroute explain", "nothing to choose from", "add --candidate W0:hits=8,active=6, or name a file with --decisions")
+	case !a.given("request-blocks"):
+		return usage("no request", "kvroute explain", "its size in blocks is not given", "add --request-blocks N")
+	}
+	names := map[string]bool{}
+	for _, c := range e.candidates {
+		if names[c.Name] {
+			return usage(fmt.Sprintf("candidate %s twice", c.Name), "--candidate", "names must differ", "")
+		}
+		names[c.Name] = true
+	}
+	if err := a.validateScorer(&e.scorer.cfg); err != nil {
+		return err
+	}
+	role, err := score.ParseRole(e.role)
+	if err != nil {
+		return err
+	}
+	for i := range e.candidates {
+		e.candidates[i].Role = role
+	}
+	req := score.Request{ID: "stated", Role: role, BlockSize: int(e.blockSize), InputTokens: e.tokens, TokensExact: true, N: 1}
+	dec, err := score.Explain(e.scorer.cfg, req, e.blocks, e.candidates)
+	if err != nil {
+		return usage("cannot decide", "--candidate", err.Error(), "")
+	}
+	return a.writeDecision(e.format, &dec, allFlags(&e.scorer.cfg))
+}
+
+// explainRecord shows a recorded decision.
+func (a *app) explainRecord(e *explainFlags) error {
+	if a.given("candidate") || a.given("request-blocks") {
+		return usage("--decisions and numbers", "kvroute explain", "a recorded decision has its own candidates", "leave --candidate and --request-blocks out")
+	}
+	var in io.Reader = a.stdin
+	name := "stdin"
+	if e.decisions != "-" {
+		f, err := os.Open(e.decisions)
+		if err != nil {
+			return usage("cannot read decisions "+e.decisions, "--decisions", pathWhy(err), "")
+		}
+		defer f.Close() // only read from
+		in, name = f, e.decisions
+	}
+	dec, err := findDecision(in, name, e.id)
+	if err != nil {
+		return err
+	}
+	return a.writeDecision(e.format, dec, nil)
+}
+
+// findDecision returns the decision with the given request id or number, the first one for "".
+func findDecision(r io.Reader, name, id string) (*score.Decision, error) {
+	lines := bufio.NewReader(r)
+	read := 0
+	for n := 1; ; n++ {
+		line, err := lines.ReadBytes('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, failed(fmt.Sprintf("cannot read decisions (%d read)", read), fmt.Sprintf("%s:%d", name, n), err)
+		}
+		last := err != nil
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			dec, err := score.ParseDecision(line)
+			if err != nil {
+				return nil, usage("not a decision", fmt.Sprintf("%s:%d", name, n), err.Error(), "want a file written by --decisions")
+			}
+			read++
+			if id == "" || dec.RequestID == id || strconv.FormatUint(dec.Seq, 10) == id {
+				return &dec, nil
+			}
+		}
+		if last {
+			break
+		}
+	}
+	if read == 0 {
+		return nil, usage("no decisions", name, "the file is empty", "")
+	}
+	return nil, usage(fmt.Sprintf("no decision %q", id), name, fmt.Sprintf("none of its %d decisions has this request id or number", read), "")
+}
+
+// writeDecision prints one decision.
+func (a *app) writeDecision(format string, dec *score.Decision, flags map[string]any) error {
+	return a.emit(func(w io.Writer) error {
+		switch format {
+		case formatJSON:
+			return writeDecisionJSON(w, dec, flags)
+		case formatJSONL:
+			_, err := w.Write(append(dec.AppendJSON(nil), '\n'))
+			return err
+		case formatCSV:
+			return decisionGrid(dec).writeCSV(w)
+		}
+		return dec.Table(w)
+	})
+}
+
+// writeDecisionJSON prints the canonical record, indented, after what every document begins with.
+func writeDecisionJSON(w io.Writer, dec *score.Decision, flags map[string]any) error {
+	head, err := json.Marshal(struct {
+		Schema  string         `json:"schema"`
+		Version string         `json:"version"`
+		Flags   map[string]any `json:"flags"`
+	}{"kvroute.explain/v1", version(), flags})
+	if err != nil {
+		return err
+	}
+	record := dec.AppendJSON(nil)
+	doc := append(append(head[:len(head)-1], ','), record[1:]...)
+	var b bytes.Buffer
+	if err := json.Indent(&b, doc, "", "  "); err != nil {
+		return fmt.Errorf("indenting the decision: %w", err)
+	}
+	b.WriteByte('\n')
+	_, err = w.Write(b.Bytes())
+	return err
+}
+
+// decisionGrid is the candidates with their main terms, for a spreadsheet.
+func decisionGrid(dec *score.Decision) *grid {
+	g := &grid{head: []string{
+		"name", "picked", "eligible", "blocks", "hits", "misses", "active_blocks", "pending_tokens", "held_requests", "held_tokens", "recent", "demand", "cost", "tie", "note",
+	}}
+	count := func(n int64) string { return strconv.FormatInt(n, 10) }
+	for i, t := range dec.Terms {
+		g.add(t.Candidate.Key, strconv.FormatBool(i == dec.Picked), strconv.FormatBool(t.Eligible), count(t.Blocks), count(t.Hits),
+			count(t.Blocks-t.Hits), count(t.Load.ActiveBlocks), count(t.Load.PendingTokens), count(t.Load.HeldRequests),
+			count(t.Load.HeldTokens), report.FlagValue(t.Recent), report.FlagValue(t.Demand), report.FlagValue(t.Cost), report.FlagValue(t.Tie), t.Note)
+	}
+	return g
+}

@@ -1,0 +1,212 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvroute/kvroute/internal/trace"
+)
+
+// traceFlags say which traffic to read, and how.
+type traceFlags struct {
+	paths     []string
+	format    string
+	blockSize int
+	stagger   time.Duration
+	gapCap    time.Duration
+	speedup   float64
+	limit     int
+}
+
+// bindTrace adds the flags of commands that read traces. Paths may also be arguments.
+func bindTrace(cmd *cobra.Command, t *traceFlags) {
+	fs := cmd.Flags()
+	bindList(cmd, fs, spec{
+		name: "trace", arg: "PATH", group: groupTrace,
+		usage: "trace to read, repeatable, also as an argument; - is stdin; gzip and zstd are seen by content",
+	}, "", &t.paths, parseText)
+	bind(cmd, fs, spec{
+		name: "trace-format", arg: "FORMAT", def: trace.Auto, group: groupTrace, values: trace.Formats(),
+		usage: strings.Join(trace.Formats(), ", ") + "; auto looks at the content",
+	}, &t.format, oneOf(trace.Formats()...))
+	bind(cmd, fs, spec{
+		name: "block-size", arg: "TOKENS", group: groupTrace,
+		usage: "tokens in a block, for formats that do not say (mooncake: 512)",
+	}, &t.blockSize, intBetween(1, 1<<20))
+	bind(cmd, fs, spec{
+		name: "session-stagger", arg: "TIME", def: "20s", group: groupTrace,
+		usage: "claude-code: start one session so much after the other",
+	}, &t.stagger, parseSpan)
+	bind(cmd, fs, spec{
+		name: "gap-cap", arg: "TIME", def: "60s", group: groupTrace,
+		usage: "claude-code: longest pause inside a session",
+	}, &t.gapCap, parseSpan)
+	bind(cmd, fs, spec{
+		name: "speedup", arg: "X", def: "1", group: groupTrace,
+		usage: "divide the arrival times by X",
+	}, &t.speedup, parsePositive)
+	bind(cmd, fs, spec{
+		name: "limit", arg: "N", group: groupTrace,
+		usage: "take the first N requests only",
+	}, &t.limit, intBetween(1, 1<<31-1))
+}
+
+// take adds the command's arguments to --trace and makes sure there is something to read.
+func (t *traceFlags) take(cmd *cobra.Command, args []string) error {
+	for _, arg := range args {
+		if arg == "" {
+			return usage("empty trace name", cmd.CommandPath(), "want a path, or - for stdin", "")
+		}
+		t.paths = append(t.paths, arg)
+	}
+	if len(t.paths) == 0 {
+		return usage("no trace given", cmd.CommandPath(), "nothing to read", "give --trace PATH, or - for stdin; small ones are in the folder traces of the source")
+	}
+	stdin := 0
+	for _, p := range t.paths {
+		if p == "-" {
+			stdin++
+		}
+	}
+	if stdin > 1 {
+		return usage("stdin given twice", "--trace -", "it can be read only once", "")
+	}
+	return nil
+}
+
+// options are the reader's, as the flags say.
+func (t *traceFlags) options() trace.Options {
+	opt := trace.Options{
+		Format: t.format, BlockSize: t.blockSize, SessionStagger: t.stagger, GapCap: t.gapCap,
+		Speedup: t.speedup, Limit: t.limit,
+	}
+	// In trace.Options zero stands for the default; here 0s means none.
+	if t.stagger == 0 {
+		opt.SessionStagger = -1
+	}
+	return opt
+}
+
+// open opens the given paths in order. The caller calls close in any case.
+func (a *app) open(ctx context.Context, paths []string) (sources []trace.Source, closeAll func(), err error) {
+	var files []*os.File
+	closeAll = func() {
+		for _, f := range files {
+			_ = f.Close() // only read from
+		}
+	}
+	for _, p := range paths {
+		if p == "-" {
+			sources = append(sources, trace.Source{Name: "stdin", R: reading{a.stdin, ctx}})
+			continue
+		}
+		f, err := os.Open(p)
+		if err != nil {
+			return nil, closeAll, traceFileFault(p, err)
+		}
+		files = append(files, f)
+		if st, err := f.Stat(); err == nil && st.IsDir() {
+			return nil, closeAll, usage("cannot read trace "+p, "--trace", "is a folder", "name the files in it, as in "+filepath.Join(p, "*.jsonl.gz"))
+		}
+		sources = append(sources, trace.Source{Name: p, R: reading{f, ctx}})
+	}
+	return sources, closeAll, nil
+}
+
+// traceFileFault words why a trace cannot be opened, with the nearest name in its folder.
+func traceFileFault(path string, err error) error {
+	f := usage("cannot read trace "+path, "--trace", pathWhy(err), "")
+	if errors.Is(err, fs.ErrNotExist) {
+		var names []string
+		entries, _ := os.ReadDir(filepath.Dir(path)) // no folder, no names: the hint is a courtesy
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		if near := didYouMean(filepath.Base(path), names); strings.HasPrefix(near, "did you mean") {
+			near, _, _ = strings.Cut(near, " (one of")
+			f.hint = near
+		}
+	}
+	return f
+}
+
+// load reads all traces given as one workload.
+func (a *app) load(ctx context.Context, t *traceFlags) (*trace.Workload, error) {
+	return a.loadPaths(ctx, t, t.paths)
+}
+
+func (a *app) loadPaths(ctx context.Context, t *traceFlags, paths []string) (*trace.Workload, error) {
+	sources, closeAll, err := a.open(ctx, paths)
+	defer closeAll()
+	if err != nil {
+		return nil, err
+	}
+	opt := t.options()
+	opt.Name = traceName(paths)
+	w, err := trace.Load(sources, opt)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		return nil, traceFault(err)
+	}
+	return w, nil
+}
+
+// traceName is what results call a trace: the file's name without its endings.
+func traceName(paths []string) string {
+	name := "stdin"
+	if paths[0] != "-" {
+		name = filepath.Base(paths[0])
+		for {
+			ext := filepath.Ext(name)
+			switch ext {
+			case ".gz", ".zst", ".jsonl", ".json", ".csv":
+				name = strings.TrimSuffix(name, ext)
+				continue
+			}
+			break
+		}
+	}
+	if len(paths) > 1 {
+		name = fmt.Sprintf("%s+%d", name, len(paths)-1)
+	}
+	return name
+}
+
+// traceFault gives a reader's error its exit code: damaged data is work that failed, everything else
+// is the wrong input.
+func traceFault(err error) error {
+	var e *trace.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	f := &fault{code: exitUsage, what: "cannot read trace", why: err.Error(), hint: e.Hint, err: err}
+	if e.Damaged {
+		f.code = exitFailed
+	}
+	return f
+}
+
+// reading is a reader that stops when the run is cancelled.
+type reading struct {
+	r   io.Reader
+	ctx context.Context // io.Reader has no argument for it
+}
+
+// Read passes on unless the run was cancelled.
+func (c reading) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}
