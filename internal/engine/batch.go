@@ -31,6 +31,7 @@ type Job struct {
 	Leaf   trace.NodeID // deepest block of the prompt's path, NoNode if it has none
 	Input  int64        // prompt tokens
 	Output int64        // tokens to produce in all
+	Even   int64        // prompt tokens of each block where only an even split is known; 0: the forest says
 	Done   int64        // tokens produced before, elsewhere
 	// Transferred: the KV of Input+Done-1 tokens arrives with the job, so that it needs memory and no prefill.
 	Transferred bool
@@ -122,11 +123,10 @@ func (b *Batch) Submit(now int64, j Job) bool {
 	bj := batchJob{Job: j, held: trace.NoNode}
 	bj.base = j.Input
 	if j.Leaf != trace.NoNode {
-		f := b.cfg.Forest
-		bj.leafLen = int64(f.Depth[j.Leaf])
+		bj.leafLen = int64(b.cfg.Forest.Depth[j.Leaf])
 		covered := bj.leafLen * b.size
-		if f.CumTokens != nil {
-			covered = min(int64(f.CumTokens[j.Leaf]), j.Input)
+		if j.Even > 0 || b.cfg.Forest.CumTokens != nil {
+			covered = b.tokensTo(&bj, j.Leaf, bj.leafLen) // blocks of odd sizes have no room left
 		}
 		bj.base -= covered
 	}
@@ -218,7 +218,7 @@ func (b *Batch) publish(j *batchJob) {
 	f := b.cfg.Forest
 	end, depth := j.Leaf, j.leafLen
 	if j.computed < j.Input {
-		for end != j.held && b.tokensTo(end, depth, j.Input) > j.computed {
+		for end != j.held && b.tokensTo(j, end, depth) > j.computed {
 			end = f.Parent[end]
 			depth--
 		}
@@ -235,13 +235,15 @@ func (b *Batch) publish(j *batchJob) {
 	}
 }
 
-// tokensTo is the number of prompt tokens in the path to n, at the given depth.
-func (b *Batch) tokensTo(n trace.NodeID, depth, input int64) int64 {
+// tokensTo is the number of prompt tokens of j in its path down to n, at the given depth.
+func (b *Batch) tokensTo(j *batchJob, n trace.NodeID, depth int64) int64 {
 	t := depth * b.size
-	if c := b.cfg.Forest.CumTokens; c != nil {
+	if j.Even > 0 {
+		t = depth * j.Even
+	} else if c := b.cfg.Forest.CumTokens; c != nil {
 		t = int64(c[n])
 	}
-	return min(t, input)
+	return min(t, j.Input)
 }
 
 // startDecoding: j has Done tokens out, the last of them without KV.
@@ -407,7 +409,7 @@ func (b *Batch) heldTokens(j *batchJob) int64 {
 	if j.held == trace.NoNode {
 		return 0
 	}
-	return b.tokensTo(j.held, j.heldLen, j.Input)
+	return b.tokensTo(j, j.held, j.heldLen)
 }
 
 func (b *Batch) flushEvicted() {

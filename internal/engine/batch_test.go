@@ -140,6 +140,9 @@ func randomScenario(seed uint64) scenario {
 		} else {
 			j.Input = r.Int64N(12)
 		}
+		if !own && j.Leaf != trace.NoNode && r.IntN(4) == 0 {
+			j.Even = max(1, (j.Input+1)/int64(f.Depth[j.Leaf]))
+		}
 		switch r.IntN(6) {
 		case 0:
 			j.Transferred = true

@@ -39,7 +39,7 @@ func (n *naive) Next() int64 {
 
 func (n *naive) blocksFor(j *naiveJob, done int64) int64 {
 	room := int64(len(j.path)) * n.cfg.BlockSize
-	if n.cfg.Forest.CumTokens != nil && len(j.path) > 0 {
+	if (n.cfg.Forest.CumTokens != nil || j.Even > 0) && len(j.path) > 0 {
 		room = j.tokens[len(j.path)-1]
 	}
 	var c int64
@@ -58,6 +58,9 @@ func (n *naive) Submit(now int64, job Job) bool {
 		t := int64(i+1) * n.cfg.BlockSize
 		if n.cfg.Forest.CumTokens != nil {
 			t = int64(n.cfg.Forest.CumTokens[b])
+		}
+		if job.Even > 0 {
+			t = int64(i+1) * job.Even
 		}
 		j.tokens = append(j.tokens, min(t, job.Input))
 	}
