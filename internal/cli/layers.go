@@ -47,13 +47,13 @@ func (a *app) layer(cmd *cobra.Command) error {
 		}
 	}
 	a.checkEnv(cmd.Root())
-	a.origins = map[string]origin{}
+	a.origins, a.texts = map[string]origin{}, map[string]string{}
 	for _, f := range flagsOf(cmd) {
 		o, err := a.layerFlag(f, file)
 		if err != nil {
 			return err
 		}
-		a.origins[f.Name] = o
+		a.origins[f.Name], a.texts[f.Name] = o, f.Value.String()
 	}
 	return nil
 }
@@ -105,6 +105,20 @@ func (a *app) given(name string) bool {
 	o, ok := a.origins[name]
 	return ok && o.Layer != "default"
 }
+
+// givenFlags returns the text of every setting that the user gave in any layer, by name, for results.
+func (a *app) givenFlags() map[string]any {
+	out := map[string]any{}
+	for name, o := range a.origins {
+		if o.Layer != "default" && !contains(notInResults, name) {
+			out[name] = a.texts[name]
+		}
+	}
+	return out
+}
+
+// notInResults are flags that say how to show a result, not what it is.
+var notInResults = []string{"config", "output", "no-color", "no-progress", "plot", "help"}
 
 // configPath finds the configuration file; "" means there is none.
 func (a *app) configPath(cmd *cobra.Command) (path, from string) {

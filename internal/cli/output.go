@@ -47,6 +47,18 @@ func writeJSON(w io.Writer, doc any) error {
 	return e.Encode(doc)
 }
 
+// writeJSONLines prints one entry a line.
+func writeJSONLines[T any](w io.Writer, entries []T) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	for _, entry := range entries {
+		if err := e.Encode(entry); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // grid is a small table of text; numeric columns are set flush right.
 type grid struct {
 	head  []string

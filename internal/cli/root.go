@@ -67,11 +67,17 @@ Exit codes:
 	// The help command with cobra's own wording is replaced by --help and `kvroute help COMMAND`.
 	root.SetHelpCommand(a.newHelp())
 	root.AddCommand(
-		a.newExplain(),
+		a.newTrace(), a.newExplain(),
 		a.newConfig(),
 		a.newVersion(), a.newCompletion(), a.newMan(),
 	)
 	return root
+}
+
+func (a *app) newTrace() *cobra.Command {
+	return group("trace", "Look at traces, convert, cut and merge them", "",
+		`  kvroute trace stats traces/golden/sessions80-serial.jsonl.gz`,
+		a.newTraceStats())
 }
 
 // group makes a command that only holds others.

@@ -27,6 +27,7 @@ type app struct {
 
 	general generalFlags
 	origins map[string]origin // of every flag of the command that runs, by name
+	texts   map[string]string // and their values as typed
 }
 
 // Run executes one command line (without the program's name) and returns the exit code. It reads the
