@@ -10,7 +10,7 @@ type Demand struct {
 	Blocks        []block.Hash // the prompt's chained block hashes; copied by the ledger
 	PrefillTokens int64        // tokens the target has to compute before the first token (uncached by the mirror's view)
 	Tokens        int64        // input tokens the request holds while it lives (times n)
-	Tag           uint64       // the caller's own mark, given back by Ledger.Tag; it means nothing to the ledger
+	Tag           uint64       // the caller's own mark, given back by Ledger.Reservation; it means nothing to the ledger
 }
 
 // Load is what is in flight on one target.

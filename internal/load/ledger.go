@@ -185,22 +185,22 @@ func (l *Ledger) Release(h Handle) bool {
 	return true
 }
 
-// Target returns where a live reservation was made.
-func (l *Ledger) Target(h Handle) (t target.ID, ok bool) {
-	r := l.find(h)
-	if r == nil {
-		return 0, false
-	}
-	return r.target, true
+// Reservation is a live reservation as it was booked.
+type Reservation struct {
+	Target        target.ID
+	PrefillTokens int64
+	Tokens        int64
+	Tag           uint64
+	Waiting       bool // no first token yet
 }
 
-// Tag returns the caller's mark of a live reservation.
-func (l *Ledger) Tag(h Handle) (tag uint64, ok bool) {
+// Reservation returns what h names. ok is false for handles that are unknown, released or of a former life.
+func (l *Ledger) Reservation(h Handle) (res Reservation, ok bool) {
 	r := l.find(h)
 	if r == nil {
-		return 0, false
+		return Reservation{}, false
 	}
-	return r.tag, true
+	return Reservation{Target: r.target, PrefillTokens: r.prefill, Tokens: r.tokens, Tag: r.tag, Waiting: r.waiting}, true
 }
 
 func (l *Ledger) find(h Handle) *reservation {

@@ -67,6 +67,7 @@ func (t *Terms) appendJSON(dst []byte) []byte {
 	dst = floatField(dst, "recent", t.Recent)
 	dst = intField(dst, "computed", t.Computed)
 	dst = intField(dst, "image_hits", t.ImageHits)
+	dst = floatField(dst, "slow", t.Slow)
 	dst = floatField(dst, "demand", t.Demand)
 	dst = floatField(dst, "cost", t.Cost)
 	dst = floatField(dst, "tie", t.Tie)
@@ -164,6 +165,7 @@ type wireTerms struct {
 	Recent          float64 `json:"recent"`
 	Computed        int64   `json:"computed"`
 	ImageHits       int64   `json:"image_hits"`
+	Slow            float64 `json:"slow"`
 	Demand          float64 `json:"demand"`
 	Cost            float64 `json:"cost"`
 	Tie             float64 `json:"tie"`
@@ -238,7 +240,7 @@ func (c *wireTerms) terms() (Terms, error) {
 		Candidate: Candidate{Target: target.ID(c.Target), Key: c.Name, Role: role, BlockSize: c.BlockSize},
 		Blocks:    c.Blocks, Hits: c.Hits, HitWeight: c.HitWeight, HitTokens: c.HitTokens,
 		Recent: c.Recent, Computed: c.Computed, ImageHits: c.ImageHits,
-		Demand: c.Demand, Cost: c.Cost, Tie: c.Tie, Eligible: c.Eligible, Note: c.Note,
+		Slow: c.Slow, Demand: c.Demand, Cost: c.Cost, Tie: c.Tie, Eligible: c.Eligible, Note: c.Note,
 	}
 	t.Load.ActiveBlocks, t.Load.PendingTokens, t.Load.PendingRequests = c.ActiveBlocks, c.PendingTokens, c.PendingRequests
 	t.Load.HeldTokens, t.Load.HeldRequests = c.HeldTokens, c.HeldRequests

@@ -54,6 +54,7 @@ type Scorer struct {
 	rng     stream
 	bound   *bindings // nil: no sessions
 	choice  choice
+	paces   []float64 // scratch of slowness
 }
 
 // memory is what a scorer remembers of one target beside its recency charge.
@@ -61,6 +62,7 @@ type memory struct {
 	life     uint32
 	computed int64
 	images   *imageLRU
+	pace     pace
 }
 
 // choice is what a pick has worked out on the way and commit needs. It is scratch space.
@@ -127,20 +129,44 @@ func (s *Scorer) Peek(req *Request, cands []Candidate, dec *Decision) error {
 	return s.choose(req, cands, dec)
 }
 
-// FirstToken tells that a reservation's prefill is done, at the given time in ns. See load.Ledger.FirstToken.
+// FirstToken tells that a reservation's prefill is done, at the given time in ns: its work is pending
+// no more, and the target's pace is learned from it. It reports false, and changes nothing, the second
+// time and for handles that are unknown, released or of a former life.
 func (s *Scorer) FirstToken(h load.Handle, at int64) bool {
+	r, ok := s.led.Reservation(h)
+	if !ok || !r.Waiting {
+		return false
+	}
+	if m, ok := s.memoryOf(r.Target); ok {
+		m.pace.did(r.PrefillTokens, at)
+	}
 	return s.led.FirstToken(h)
 }
 
 // Release ends a reservation at the given time in ns; a session's time to live starts then. It
 // reports false, and changes nothing, for handles that are unknown, released or of a former life.
 func (s *Scorer) Release(h load.Handle, at int64) bool {
+	r, ok := s.led.Reservation(h)
+	if !ok {
+		return false
+	}
+	if m, ok := s.memoryOf(r.Target); ok && r.Waiting {
+		m.pace.began(at) // it ended without a first token: that tells nothing about the pace
+	}
 	if s.bound != nil {
-		if tag, ok := s.led.Tag(h); ok {
-			s.bound.release(tag, at)
-		}
+		s.bound.release(r.Tag, at)
 	}
 	return s.led.Release(h)
+}
+
+// memoryOf returns the memory of a target if it is about the present life.
+func (s *Scorer) memoryOf(t target.ID) (m *memory, ok bool) {
+	if int(t) >= len(s.mem) {
+		return nil, false
+	}
+	m = &s.mem[t]
+	_, life, _ := s.led.Look(t)
+	return m, m.life == life
 }
 
 // Unbind drops the session binding that the reservation was made under, after a failure. A binding
@@ -149,8 +175,8 @@ func (s *Scorer) Unbind(h load.Handle) {
 	if s.bound == nil {
 		return
 	}
-	if tag, ok := s.led.Tag(h); ok {
-		if slot, ok := s.bound.lease(tag); ok {
+	if r, ok := s.led.Reservation(h); ok {
+		if slot, ok := s.bound.lease(r.Tag); ok {
 			s.bound.drop(slot)
 		}
 	}
@@ -323,6 +349,9 @@ func (s *Scorer) commit(req *Request, dec *Decision) {
 	d := load.Demand{Tokens: dec.Tokens}
 	if !req.Multimodal {
 		d.Blocks = req.Blocks
+	}
+	if t.Load.PendingRequests == 0 {
+		m.pace.began(req.At)
 	}
 	if req.Role != Decode {
 		d.PrefillTokens = max(req.InputTokens, 0) - t.HitTokens

@@ -15,6 +15,7 @@ import (
 const (
 	simSessions = 80
 	simRequests = 436
+	simBlocks   = 7624
 	simCeiling  = 5993
 )
 
@@ -157,5 +158,26 @@ func TestGoldenSimulation(t *testing.T) {
 				t.Errorf("split %v, hits %d, digest %s; want %v, %d, %s", got.split, got.hits, got.digest, tc.split, tc.hits, tc.digest)
 			}
 		})
+	}
+}
+
+// least-work keeps nearly all hits and an even split in every setting, without tuning.
+func TestLeastWorkOnGoldenSessions(t *testing.T) {
+	for _, tc := range []struct {
+		interleaved bool
+		workers, k  int
+	}{{false, 2, 1}, {false, 4, 1}, {false, 4, 8}, {true, 2, 8}, {true, 4, 1}, {true, 4, 8}} {
+		got := simulate(t, simTrace(tc.interleaved), tc.workers, tc.k, config(score.LeastWork))
+		rate := float64(got.hits) / simBlocks
+		busiest := 0
+		for _, n := range got.split {
+			busiest = max(busiest, n)
+		}
+		imbalance := float64(busiest*tc.workers) / simRequests
+		t.Logf("interleaved=%v workers=%d K=%d: hit rate %.4f, busiest/mean %.3f", tc.interleaved, tc.workers, tc.k, rate, imbalance)
+		if rate < 0.78 || imbalance > 1.10 {
+			t.Errorf("interleaved=%v workers=%d K=%d: hit rate %.4f, busiest/mean %.3f (split %v); want at least 0.78, at most 1.10",
+				tc.interleaved, tc.workers, tc.k, rate, imbalance, got.split)
+		}
 	}
 }

@@ -31,6 +31,7 @@ var columns = []column{
 	{"recent", false, func(t *Terms) float64 { return t.Recent }},
 	{"computed", false, func(t *Terms) float64 { return float64(t.Computed) }},
 	{"image hits", false, func(t *Terms) float64 { return float64(t.ImageHits) }},
+	{"slow", false, func(t *Terms) float64 { return t.Slow }},
 	{"demand", false, func(t *Terms) float64 { return t.Demand }},
 	{"cost", true, func(t *Terms) float64 { return t.Cost }},
 	{"tie", false, func(t *Terms) float64 { return t.Tie }},
