@@ -1,0 +1,200 @@
+package score_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/kvroute/kvroute/internal/load"
+	"github.com/kvroute/kvroute/internal/score"
+)
+
+const second = int64(1e9)
+
+func affinity(a score.Affinity) func(*score.Config) {
+	return func(c *score.Config) { c.SessionAffinity = a }
+}
+
+func sessionReq(session string, role score.Role, at int64) score.Request {
+	req := prompt(chain(1, 4))
+	req.Session, req.Role, req.At = session, role, at
+	return req
+}
+
+func TestSessionAffinityByRole(t *testing.T) {
+	for _, tc := range []struct {
+		mode  score.Affinity
+		bound map[score.Role]bool
+	}{
+		{score.AffinityOff, map[score.Role]bool{}},
+		{score.AffinityPrefill, map[score.Role]bool{score.Prefill: true}},
+		{score.AffinityBoth, map[score.Role]bool{score.Prefill: true, score.Decode: true, score.Mixed: true}},
+	} {
+		for _, role := range []score.Role{score.Mixed, score.Prefill, score.Decode} {
+			r := newRig(t, 2, config(score.KVAware, affinity(tc.mode)))
+			first := r.pick(sessionReq("s", role, 0)) // a, and stays busy, so that the policy would choose b
+			second := r.pick(sessionReq("s", role, 0))
+			if bound := first == second; bound != tc.bound[role] {
+				t.Errorf("%s, role %s: bound %v, want %v", tc.mode, role, bound, tc.bound[role])
+			}
+			if !tc.bound[role] {
+				continue
+			}
+			if d := r.dec; d.Session != score.BoundHit || d.TieRule != score.BySession || d.Basis != score.BasisAffinity || d.Terms[1].Eligible {
+				t.Errorf("decision = %+v, want a session hit that leaves out the others", d)
+			}
+			if got := r.led.Load(0).HeldRequests; got != 2 {
+				t.Errorf("held = %d, want the hit to be booked too", got)
+			}
+			if r.pick(sessionReq("t", role, 0)) != "b" || r.dec.Session != score.BoundNew {
+				t.Errorf("another session: %s, want new on b", r.dec.Session)
+			}
+		}
+	}
+}
+
+func TestSessionTimeToLive(t *testing.T) {
+	r := newRig(t, 2, config(score.KVAware, affinity(score.AffinityBoth)))
+	step := func(at int64, want string, found score.Bound) {
+		t.Helper()
+		if got := r.pick(sessionReq("s", score.Mixed, at)); got != want || r.dec.Session != found {
+			t.Errorf("at %d s: %s, %s; want %s, %s", at/second, got, r.dec.Session, want, found)
+		}
+	}
+	step(0, "a", score.BoundNew)
+	old := r.dec.Handle
+	r.busy(0, 50) // from here on the policy alone chooses b
+	// In use, it never expires.
+	step(9000*second, "a", score.BoundHit)
+	r.end(r.dec.Handle, 9001*second)
+	step(20000*second, "a", score.BoundHit)
+	r.end(r.dec.Handle, 20001*second)
+	r.end(old, 20002*second)
+	// The time runs from the last release.
+	step(23601*second, "a", score.BoundHit)
+	r.end(r.dec.Handle, 23601*second)
+	step(23601*second+3600*second, "b", score.BoundExpired)
+	r.end(r.dec.Handle, 30000*second)
+	step(30001*second, "b", score.BoundHit)
+}
+
+func TestSessionInvalid(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		lose func(r *rig)
+	}{
+		{"target forgotten", func(r *rig) { r.sc.Forget(0); r.led.Join(0, 1) }},
+		{"target restarted", func(r *rig) { r.led.Join(0, 2) }},
+		{"no candidate", func(r *rig) { r.cands = r.cands[1:] }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, 3, config(score.KVAware, affinity(score.AffinityBoth)))
+			if got := r.pick(sessionReq("s", score.Mixed, 0)); got != "a" {
+				t.Fatalf("first pick %s, want a", got)
+			}
+			old := r.dec.Handle
+			r.busy(0, 30)
+			r.busy(1, 30)
+			tc.lose(r)
+			if tc.name != "no candidate" {
+				r.busy(0, 30)
+			}
+			if got := r.pick(sessionReq("s", score.Mixed, 1)); got != "c" || r.dec.Session != score.BoundInvalid {
+				t.Errorf("pick %s, session %s; want c, invalid", got, r.dec.Session)
+			}
+			// A late failure under the old binding does not touch the new one.
+			r.sc.Unbind(old)
+			r.sc.Release(old, 2)
+			if got := r.pick(sessionReq("s", score.Mixed, 3)); got != "c" || r.dec.Session != score.BoundHit {
+				t.Errorf("pick %s, session %s; want c, hit", got, r.dec.Session)
+			}
+			r.sc.Unbind(r.dec.Handle)
+			if r.pick(sessionReq("s", score.Mixed, 4)); r.dec.Session != score.BoundNew {
+				t.Errorf("after a failure: session %s, want new", r.dec.Session)
+			}
+		})
+	}
+}
+
+func TestSessionCapacity(t *testing.T) {
+	const capacity = 65536
+	r := newRig(t, 2, config(score.KVAware, affinity(score.AffinityBoth)))
+	handles := make([]load.Handle, capacity)
+	pick := func(i int, at int64) score.Bound {
+		req := score.Request{Session: fmt.Sprint("s", i), At: at, InputTokens: 1}
+		if err := r.sc.Pick(&req, r.cands, &r.dec); err != nil {
+			t.Fatal(err)
+		}
+		return r.dec.Session
+	}
+	for i := range capacity {
+		if got := pick(i, 0); got != score.BoundNew {
+			t.Fatalf("session %d: %s, want new", i, got)
+		}
+		handles[i] = r.dec.Handle
+	}
+	if got := pick(capacity, second); got != score.BoundFull || r.dec.Reason == "" {
+		t.Errorf("one more: %s (%s), want full with a reason", got, r.dec.Reason)
+	}
+	r.end(handles[7], 2*second)
+	if got := pick(capacity, 3*second); got != score.BoundFull {
+		t.Errorf("one idle but young: %s, want full", got)
+	}
+	if got := pick(capacity, 3602*second); got != score.BoundNew {
+		t.Errorf("one idle for the time to live: %s, want new in its place", got)
+	}
+	if got := pick(7, 3602*second); got != score.BoundFull {
+		t.Errorf("the dropped one: %s, want full", got)
+	}
+	if got := pick(8, 3602*second); got != score.BoundHit {
+		t.Errorf("one in use: %s, want hit", got)
+	}
+	r.sc.Forget(0) // half of them sat there
+	r.led.Join(0, 1)
+	if got := pick(7, 3603*second); got != score.BoundNew || r.sc.Sessions() >= capacity {
+		t.Errorf("after a target went: %s with %d bindings, want new and its bindings gone", got, r.sc.Sessions())
+	}
+}
+
+// The sweep drops idle bindings long before the set is full.
+func TestSessionSweep(t *testing.T) {
+	r := newRig(t, 2, config(score.KVAware, affinity(score.AffinityBoth)))
+	for i := range 100 {
+		r.serve(sessionReq(fmt.Sprint(i), score.Mixed, int64(i)*second))
+	}
+	if r.serve(sessionReq("late", score.Mixed, 3640*second)); r.sc.Sessions() > 61 {
+		t.Errorf("%d bindings, want those idle for an hour gone", r.sc.Sessions())
+	}
+}
+
+// The session policy has no time to live; at the bound the sessions unused longest make room.
+func TestSessionPolicyIsBounded(t *testing.T) {
+	r := newRig(t, 2, config(score.Session))
+	for i := range 100_000 {
+		req := score.Request{Session: fmt.Sprint(i), InputTokens: 1}
+		if err := r.sc.Pick(&req, r.cands, &r.dec); err != nil {
+			t.Fatal(err)
+		}
+		r.sc.Release(r.dec.Handle, 0)
+	}
+	if n := r.sc.Sessions(); n > 65536 || n < 30000 {
+		t.Errorf("%d bindings, want at most 65536 and no more than half of them dropped at once", n)
+	}
+	req := score.Request{Session: "99999"}
+	if r.pick(req); r.dec.Session != score.BoundHit {
+		t.Errorf("the last session: %s, want hit", r.dec.Session)
+	}
+}
+
+// With affinity both, demand decides a session's first decode target only; with prefill, every pick.
+func TestSessionsAndDemand(t *testing.T) {
+	for mode, want := range map[score.Affinity]string{score.AffinityBoth: "aaa", score.AffinityPrefill: "aba"} {
+		r := newRig(t, 2, config(score.KVAware, affinity(mode), demand(score.DemandOn, 0)))
+		got := ""
+		for i := range 3 {
+			got += r.pick(sessionReq("s", score.Decode, int64(i)))
+		}
+		if got != want {
+			t.Errorf("affinity %s: picks %s, want %s", mode, got, want)
+		}
+	}
+}
