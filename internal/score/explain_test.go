@@ -1,0 +1,154 @@
+package score_test
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/kvroute/kvroute/internal/load"
+	"github.com/kvroute/kvroute/internal/score"
+)
+
+// The seed's worked example, from numbers alone.
+func TestExplainWorkedExample(t *testing.T) {
+	cands := []score.ExplainCandidate{
+		{Name: "W0", Hits: 8, Load: load.Load{ActiveBlocks: 6}},
+		{Name: "W1", Hits: 0, Load: load.Load{ActiveBlocks: 1}},
+	}
+	d, err := score.Explain(config(score.KVAware), score.Request{ID: "stated"}, 10, cands)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Picked != 0 || d.Terms[0].Cost != 8 || d.Terms[1].Cost != 11 || d.TieRule != score.ByCost {
+		t.Errorf("picked %d at %v against %v by %s, want 0 at 8 against 11 by cost", d.Picked, d.Terms[0].Cost, d.Terms[1].Cost, d.TieRule)
+	}
+	var table bytes.Buffer
+	if err := d.Table(&table); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "explain-worked-example.txt", table.Bytes())
+}
+
+// A decision explained from its own numbers is the decision: one code, whatever the source.
+func TestExplainAgreesWithPick(t *testing.T) {
+	for _, cfg := range []score.Config{config(score.KVAware, recent), config(score.LeastWork), config(score.Prefix), config(score.LeastLoad)} {
+		for line := range bytes.Lines(history(t, cfg, 4)) {
+			want, err := score.ParseDecision(bytes.TrimSpace(line))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want.Images > 0 || want.Weight != 1 && cfg.Policy == score.KVAware {
+				continue // hints are not in the record, image keys are not either
+			}
+			var cands []score.ExplainCandidate
+			learned := false
+			for _, tm := range want.Terms {
+				learned = learned || tm.Slow > 1
+				cands = append(cands, score.ExplainCandidate{Name: tm.Candidate.Key, Role: tm.Candidate.Role, NoBlocks: tm.Candidate.BlockSize == 0,
+					Hits: tm.Hits, Load: tm.Load, Recent: tm.Recent, Computed: tm.Computed})
+			}
+			if learned {
+				continue // paces cannot be stated
+			}
+			blocks := want.Terms[0].Blocks
+			req := score.Request{ID: want.RequestID, Role: want.Role, TokensExact: want.TokensExact, InputTokens: blocks * 16, N: 1}
+			got, err := score.Explain(cfg, req, blocks, cands)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range got.Terms {
+				if want.Role == score.Decode && cfg.Policy == score.LeastWork {
+					continue // samples are not in the record
+				}
+				if got.Terms[i].Cost != want.Terms[i].Cost {
+					t.Fatalf("%s, decision %d: cost of %s = %v, want %v", cfg.Policy, want.Seq, cands[i].Name, got.Terms[i].Cost, want.Terms[i].Cost)
+				}
+			}
+			if got.Picked != want.Picked || got.TieRule != want.TieRule {
+				t.Fatalf("%s, decision %d: picked %d by %s, want %d by %s", cfg.Policy, want.Seq, got.Picked, got.TieRule, want.Picked, want.TieRule)
+			}
+		}
+	}
+}
+
+func TestExplainTiersAndImages(t *testing.T) {
+	cands := []score.ExplainCandidate{
+		{Name: "gpu", Hits: 5}, {Name: "cpu", Hits: 6, CPUHits: 6}, {Name: "disk", Hits: 8, DiskHits: 8}, {Name: "odd\x1b[31m", NoBlocks: true, Hits: 9},
+	}
+	d, err := score.Explain(config(score.KVAware), score.Request{}, 10, cands)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []float64{5, 5.2, 6.8, 10} {
+		if got := d.Terms[i].Cost; math.Abs(got-want) > 1e-12 {
+			t.Errorf("cost of %s = %v, want %v", cands[i].Name, got, want)
+		}
+	}
+	var table bytes.Buffer
+	if err := d.Table(&table); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "explain-tiers.txt", table.Bytes())
+	req := score.Request{Multimodal: true, Images: []uint64{1, 2}}
+	d, err = score.Explain(config(score.KVAware), req, 10, []score.ExplainCandidate{{Name: "cold"}, {Name: "warm", ImageHits: 1, Load: load.Load{ActiveBlocks: 7}}})
+	if err != nil || d.Picked != 1 || d.Terms[0].Cost != 96 || d.Terms[1].Cost != 55 {
+		t.Errorf("images: %v, %+v; want the warm one at 55 against 96", err, d)
+	}
+}
+
+func TestExplainRejects(t *testing.T) {
+	ok := []score.ExplainCandidate{{Name: "w"}}
+	for _, tc := range []struct {
+		name   string
+		blocks int64
+		c      score.ExplainCandidate
+		want   string
+	}{
+		{"negative blocks", -1, ok[0], "must be from 0"},
+		{"too many blocks", score.MaxExplainBlocks + 1, ok[0], "must be from 0"},
+		{"hits above blocks", 5, score.ExplainCandidate{Name: "w", Hits: 6}, `candidate "w": 6 hits`},
+		{"negative hits", 5, score.ExplainCandidate{Name: "w", Hits: -1}, "negative"},
+		{"negative load", 5, score.ExplainCandidate{Name: "w", Load: load.Load{HeldTokens: -1}}, "negative"},
+		{"absurd load", 5, score.ExplainCandidate{Name: "w", Load: load.Load{HeldTokens: 1 << 60}}, "above"},
+		{"tiers above hits", 5, score.ExplainCandidate{Name: "w", Hits: 3, CPUHits: 2, DiskHits: 2}, "more than its 3 hits"},
+		{"image hits", 5, score.ExplainCandidate{Name: "w", ImageHits: 1}, "1 image hits, of 0 images"},
+		{"NaN recency", 5, score.ExplainCandidate{Name: "w", Recent: math.NaN()}, "negative"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := score.Explain(score.Defaults(), score.Request{}, tc.blocks, []score.ExplainCandidate{tc.c})
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error = %v, want one with %q", err, tc.want)
+			}
+		})
+	}
+	if _, err := score.Explain(score.Defaults(), score.Request{}, 3, nil); !errors.Is(err, score.ErrNoCandidates) {
+		t.Errorf("no candidates: %v", err)
+	}
+	bad := score.Defaults()
+	bad.Policy = "best"
+	if _, err := score.Explain(bad, score.Request{}, 3, ok); err == nil {
+		t.Error("an unknown policy was taken")
+	}
+}
+
+type failingWriter struct{}
+
+func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("disk full") }
+
+func TestTable(t *testing.T) {
+	r := newRig(t, 3, config(score.LeastWork, demand(score.DemandShadow, 10), affinity(score.AffinityBoth)))
+	r.view.add(1, chain(1, 6)...)
+	r.holding(0, 3, 900, 2)
+	req := sessionReq("s", score.Decode, 0)
+	r.pick(req)
+	var table bytes.Buffer
+	if err := r.dec.Table(&table); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "table-decode.txt", table.Bytes())
+	if err := r.dec.Table(failingWriter{}); err == nil {
+		t.Error("a write error was swallowed")
+	}
+}
