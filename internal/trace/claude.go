@@ -115,8 +115,8 @@ func (r *claudeReader) readSession() error {
 	if r.session == "" {
 		r.session = fmt.Sprintf("session-%d", k)
 	}
-	if r.sh.names[r.session] { // the same session twice is two sessions
-		r.session = fmt.Sprintf("%s#%d", r.session, k)
+	for name, i := r.session, k; r.sh.names[r.session]; i++ { // the same session twice is two sessions
+		r.session = fmt.Sprintf("%s#%d", name, i)
 	}
 	r.sh.names[r.session] = true
 	r.root = sessionRoot(r.sh.root, k)
@@ -244,7 +244,7 @@ func (r *claudeReader) requests(depth int) (bool, error) {
 		return false, nil
 	}
 	for first := true; s.item(']', &first); {
-		if ok, err := r.request(depth); !ok {
+		if ok, err := r.request(depth); !ok || err != nil {
 			return false, err
 		}
 	}
@@ -401,8 +401,7 @@ func (r *claudeReader) parseIDs(text []byte) error {
 
 // keep returns how many ids of the request before end within its first n bytes, their comma included.
 func (r *claudeReader) keep(n int) int {
-	k, found := slices.BinarySearch(r.ends, int32(n))
-	_ = found // an id that ends at n itself may go on in the other text
+	k, _ := slices.BinarySearch(r.ends, int32(n)) // an id that ends at n itself may go on in the other text
 	return k
 }
 

@@ -32,11 +32,17 @@ func (e *Error) Error() string {
 	return s
 }
 
-// asError returns err as *Error, made one if it is not.
+// asError returns err as *Error, with its place where it has none.
 func asError(err error, file string, line int) *Error {
 	var e *Error
-	if errors.As(err, &e) {
-		return e
+	if !errors.As(err, &e) {
+		e = &Error{Why: err.Error()}
 	}
-	return &Error{File: file, Line: line, Why: err.Error()}
+	if e.File == "" {
+		e.File = file
+		if e.Line == 0 {
+			e.Line = line
+		}
+	}
+	return e
 }

@@ -144,6 +144,9 @@ func (b *forestBuilder) add(rec *Record) (NodeID, error) {
 // node returns the block with hash h after parent, made if it is new.
 func (b *forestBuilder) node(parent NodeID, h block.Hash, depth, cum uint32) (NodeID, error) {
 	f := b.f
+	if next := parent + 1; parent != NoNode && int(next) < len(f.Hash) && f.Hash[next] == h && f.Parent[next] == parent && f.CumTokens == nil {
+		return next, nil // what followed the parent when it was new
+	}
 	mask := uint64(len(b.slots) - 1)
 	i := b.place(h)
 	for ; b.slots[i] != 0; i = (i + 1) & mask {

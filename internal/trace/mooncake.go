@@ -156,7 +156,9 @@ func (b *base) contradict(id, prev, known int64) error {
 // blockTokens reads block_tokens into r.tokens.
 func (r *idReader) blockTokens() bool {
 	s := &r.s
-	r.tokens = r.tokens[:0]
+	if r.tokens = r.tokens[:0]; r.tokens == nil {
+		r.tokens = []uint32{} // present, though it may be empty
+	}
 	if !s.open('[') {
 		return false
 	}

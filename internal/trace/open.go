@@ -80,6 +80,12 @@ func open(r io.Reader, format string, opt Options, sh *shared) (Reader, Meta, er
 		return newClaudeReader(b, sh, opt), Meta{format, opt.BlockSize}, nil
 	case RAGPulse:
 		return &ragReader{base: b, sh: sh}, Meta{format, evenBlock}, nil
+	case KVRoute:
+		r := &kvReader{base: b, sh: sh}
+		if err := r.heading(opt.BlockSize); err != nil {
+			return nil, Meta{}, err
+		}
+		return r, Meta{format, r.size}, nil
 	case Azure:
 		r := &azureReader{base: b}
 		if err := r.heading(); err != nil {

@@ -212,7 +212,9 @@ func (r *ragReader) finish(rec *Record) error {
 	}
 	rec.Blocks = r.blocks
 	if r.sh.pieces != nil {
-		rec.BlockTokens, rec.BlockSize = r.tokens, evenBlock
+		if rec.BlockTokens, rec.BlockSize = r.tokens, evenBlock; r.tokens == nil {
+			rec.BlockTokens = []uint32{}
+		}
 		return nil
 	}
 	rec.Even, rec.BlockSize = true, evenSplit(rec.Input, len(r.blocks))
