@@ -36,7 +36,8 @@ type Sim struct {
 	PeakActiveBlocks int64 `json:"peak_active_blocks"`
 	Preemptions      int64 `json:"preemptions"`
 	Completed        int64 `json:"completed"`
-	Lost             int64 `json:"lost"` // requests of killed workers that were not sent again
+	Lost             int64 `json:"lost"`     // requests that were on killed workers twice; never finished
+	Rejected         int64 `json:"rejected"` // requests larger than a worker's whole KV pool
 }
 
 // Kinds of runs in a sweep; a run outside of a sweep has none.

@@ -479,3 +479,25 @@ func gainText(gain float64) string {
 	}
 	return fmt.Sprintf("%.1f %% better", 100*gain)
 }
+
+// Cell is a cell of the table of runs.
+type Cell struct {
+	Text string
+	Best bool // nothing in its column is better
+}
+
+// Cells returns the table of runs as the table format prints it, for other ways to show it.
+func (d *Document) Cells() (head []string, rows [][]Cell) {
+	if len(d.Runs) == 0 {
+		return nil, nil
+	}
+	rows = make([][]Cell, len(d.Runs))
+	for _, c := range d.columns() {
+		head = append(head, strings.ReplaceAll(strings.Join(c.head, " "), " /", "/"))
+		for i, s := range c.cells {
+			text, best := strings.CutSuffix(strings.TrimSpace(s), "*")
+			rows[i] = append(rows[i], Cell{text, best})
+		}
+	}
+	return head, rows
+}
