@@ -17,7 +17,8 @@ type Observer interface {
 	Stored(worker int, nodes []trace.NodeID)
 	// Evicted: blocks left the cache, each after its cached children.
 	Evicted(worker int, nodes []trace.NodeID)
-	// FirstToken: the job's first token, or the end of its prefill if it produces none.
+	// FirstToken: the end of the job's prefill, with its first token from this worker (if it is to produce
+	// any). Once for each job that was not Transferred.
 	FirstToken(worker int, job int32)
 	// Finished: the last token; the job's memory has been released.
 	Finished(worker int, job int32)
@@ -61,7 +62,8 @@ type batchJob struct {
 	doneAt   int64 // step count after which the last token is out; decoding only
 	growAt   int64 // step count at which another block is needed
 	decoding bool
-	again    bool
+	again    bool // was preempted
+	began    bool // FirstToken has been told
 }
 
 // Batch is one worker with continuous batching, in the manner of vLLM.
@@ -111,7 +113,7 @@ func NewBatch(cfg BatchConfig, obs Observer) *Batch {
 // Next is the time of the next call to Finish, Forever while idle.
 func (b *Batch) Next() int64 { return b.runEnd }
 
-// Waiting and Running count the requests without and with memory.
+// Waiting counts the requests without memory.
 func (b *Batch) Waiting() int { return b.waiting.n }
 
 // Running counts the requests that hold memory.
@@ -204,7 +206,8 @@ func (b *Batch) prefilled(j *batchJob) {
 		return
 	}
 	j.Done++
-	if j.Done == 1 {
+	if !j.began {
+		j.began = true
 		b.obs.FirstToken(b.cfg.Worker, j.ID)
 	}
 	b.startDecoding(j)
@@ -389,6 +392,7 @@ func (b *Batch) admit() *batchJob {
 	b.running = append(b.running, slot)
 	b.obs.Admitted(b.cfg.Worker, j.ID, int(j.heldLen), j.again)
 	if j.Transferred {
+		j.began = true
 		j.computed = j.Input
 		b.publish(j)
 		b.startDecoding(j)
@@ -417,6 +421,15 @@ func (b *Batch) flushEvicted() {
 		b.obs.Evicted(b.cfg.Worker, b.evicted)
 		b.evicted = b.evicted[:0]
 	}
+}
+
+// Hits returns how many leading blocks of the path to leaf are cached.
+func (b *Batch) Hits(leaf trace.NodeID) int {
+	if leaf == trace.NoNode {
+		return 0
+	}
+	_, below := b.pool.hit(leaf)
+	return int(int64(b.cfg.Forest.Depth[leaf]) - below)
 }
 
 // Kill drops all state of the worker and appends what it had in flight to dst, running first, with the

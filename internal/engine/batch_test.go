@@ -226,7 +226,7 @@ func checkCauses(t *testing.T, seed uint64, l *journal, s scenario) {
 			t.Fatalf("seed %d: request %d: submitted %d, admitted %d, finished %d", seed, id, sub, l.admitted[id], end)
 		}
 		first, ok := l.first[id]
-		if had := a.job.Done > 0; ok == had || (ok && (first < sub || end < first)) {
+		if ok == a.job.Transferred || (ok && (first < sub || end < first)) {
 			t.Fatalf("seed %d: request %d with %d tokens before: submitted %d, first %d (%v), finished %d", seed, id, a.job.Done, sub, first, ok, end)
 		}
 	}

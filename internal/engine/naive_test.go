@@ -28,6 +28,7 @@ type naiveJob struct {
 	grant    int64
 	decoding bool
 	again    bool
+	began    bool
 }
 
 func (n *naive) Next() int64 {
@@ -148,7 +149,8 @@ func (n *naive) Finish() {
 			if j.kv == j.target {
 				j.Done++
 				j.decoding = true
-				if j.Done == 1 {
+				if !j.began {
+					j.began = true
 					n.obs.FirstToken(n.cfg.Worker, j.ID)
 				}
 			}
@@ -224,6 +226,7 @@ func (n *naive) Start(now int64) {
 		n.running = append(n.running, j)
 		n.obs.Admitted(n.cfg.Worker, j.ID, hits, j.again)
 		if j.Transferred {
+			j.began = true
 			j.kv = j.Input
 			n.publish(j)
 			j.kv = j.Input + j.Done - 1

@@ -60,6 +60,14 @@ func NewSerial(cost SerialCost, f *trace.Forest, capacity int) *Serial {
 	return &Serial{cost: cost, cache: prefixcache.NewLRU(f, capacity)}
 }
 
+// Hits returns how many leading blocks of the path to leaf are cached.
+func (s *Serial) Hits(leaf trace.NodeID) int {
+	if leaf == trace.NoNode {
+		return 0
+	}
+	return s.cache.Hits(leaf)
+}
+
 // Touch puts the path to leaf into the cache. It returns how many leading blocks were there before, and
 // what entered (a chain, root first) and left; the slices are valid until the next call.
 func (s *Serial) Touch(leaf trace.NodeID) (hits int, stored, evicted []trace.NodeID) {
