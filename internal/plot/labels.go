@@ -1,6 +1,8 @@
 package plot
 
 import (
+	"strings"
+
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
@@ -33,7 +35,7 @@ func (l *placed) Plot(c draw.Canvas, p *plot.Plot) {
 		for _, d := range []vg.Point{{X: 1}, {X: 0, Y: 1}, {X: 0, Y: -1}, {X: -1}, {X: 1, Y: 1}, {X: 1, Y: -1}, {X: -1, Y: 1}, {X: -1, Y: -1}} {
 			min := vg.Point{X: at.X - w/2 + d.X*(w/2+r+1), Y: at.Y - h/2 + d.Y*(h/2+r+1)}
 			box := vg.Rectangle{Min: min, Max: vg.Point{X: min.X + w, Y: min.Y + h}}
-			if inside(box, c.Rectangle) && free(box, taken) {
+			if inside(box, c.Rectangle) && free(box, taken) && l.nearest(i, box, tx, ty) {
 				taken = append(taken, box)
 				style := l.style
 				style.XAlign, style.YAlign = text.XLeft, text.YCenter
@@ -42,6 +44,36 @@ func (l *placed) Plot(c draw.Canvas, p *plot.Plot) {
 			}
 		}
 	}
+}
+
+// nearest says whether no other point is nearer to the box than its own: a reader would take it for
+// that one's name.
+func (l *placed) nearest(own int, box vg.Rectangle, tx, ty func(float64) vg.Length) bool {
+	dist := func(i int) vg.Length {
+		x, y := tx(l.x[i]), ty(l.y[i])
+		dx := max(box.Min.X-x, 0, x-box.Max.X)
+		dy := max(box.Min.Y-y, 0, y-box.Max.Y)
+		return dx*dx + dy*dy
+	}
+	for i := range l.x {
+		if i != own && dist(i) < dist(own) {
+			return false
+		}
+	}
+	return true
+}
+
+// add notes a point; one that is where another is already adds its name to that one's.
+func (l *placed) add(x, y float64, name string) {
+	for i := range l.x {
+		if l.x[i] == x && l.y[i] == y && name != "" && l.names[i] != "" {
+			if l.names[i] != name && !strings.HasSuffix(l.names[i], ", "+name) {
+				l.names[i] += ", " + name
+			}
+			return
+		}
+	}
+	l.x, l.y, l.names = append(l.x, x), append(l.y, y), append(l.names, name)
 }
 
 func inside(a, b vg.Rectangle) bool {

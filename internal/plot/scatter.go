@@ -47,7 +47,7 @@ func tradeoff(d *report.Document, axis *swept) (panel, bool, error) {
 			if end := i == 0 || i == len(g.runs)-1; g.at[i] >= 0 && (end || len(curves) == 1) && g.color != refColor(g.label) {
 				name = axis.texts[g.at[i]]
 			}
-			names.x, names.y, names.names = append(names.x, x), append(names.y, y*100), append(names.names, name)
+			names.add(x, y*100, name)
 		}
 		if len(pts) == 0 {
 			continue
@@ -84,7 +84,7 @@ func tradeoff(d *report.Document, axis *swept) (panel, bool, error) {
 	out.plot.Add(names)
 	out.plot.Y.Min, out.plot.Y.Max = ys.limits()
 	pad := max((xs.high-1)*0.08, 0.01)
-	out.plot.X.Min, out.plot.X.Max = 1-pad, xs.high+pad
+	out.plot.X.Min, out.plot.X.Max = 1-pad, xs.high+2*pad // names stand to the right of their dots
 	return out, true, nil
 }
 

@@ -146,7 +146,7 @@ func (d *Document) writeCSV(w io.Writer) error {
 				head = append(head, name+"_"+part+"_us")
 			}
 		}
-		head = append(head, "makespan_us", "peak_active_blocks", "preemptions", "completed", "lost")
+		head = append(head, "makespan_us", "peak_active_blocks", "preemptions", "completed", "lost", "rejected")
 	}
 	if err := out.Write(head); err != nil {
 		return err
@@ -178,13 +178,14 @@ func (d *Document) writeCSV(w io.Writer) error {
 
 func simColumns(s *Sim) []string {
 	if s == nil {
-		return make([]string, 4*6+5)
+		return make([]string, 4*6+6)
 	}
 	var row []string
 	for _, d := range []*Dist{&s.TTFT, &s.ITL, &s.E2E, &s.Queue} {
 		row = append(row, decimal(d.Sum), float(d.Mean), decimal(d.P50), decimal(d.P90), decimal(d.P99), decimal(d.Max))
 	}
-	return append(row, decimal(s.MakespanUS), decimal(s.PeakActiveBlocks), decimal(s.Preemptions), decimal(s.Completed), decimal(s.Lost))
+	return append(row, decimal(s.MakespanUS), decimal(s.PeakActiveBlocks), decimal(s.Preemptions), decimal(s.Completed),
+		decimal(s.Lost), decimal(s.Rejected))
 }
 
 // flagColumns returns the flags that get a column: those of any run, less the ones every run states

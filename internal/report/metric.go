@@ -126,6 +126,8 @@ func makeMetrics() []Metric {
 			value: func(r *Run) (float64, bool) { return counted(r.Sim.Completed) }},
 		Metric{Name: "lost", Title: "lost requests", Unit: Count, Better: Lower, Sim: true,
 			value: func(r *Run) (float64, bool) { return counted(r.Sim.Lost) }},
+		Metric{Name: "rejected", Title: "rejected requests", Unit: Count, Better: Lower, Sim: true,
+			value: func(r *Run) (float64, bool) { return counted(r.Sim.Rejected) }},
 	)
 	for i := range ms {
 		ms[i].Field = ms[i].Name

@@ -379,8 +379,8 @@ func (d *Document) tableSim(b *strings.Builder, s *Sim) {
 	}
 	b.WriteString("\n")
 	writeColumns(b, cols)
-	fmt.Fprintf(b, "\nmakespan %.1f s, at most %d active blocks on a worker\n%d preemptions, %d requests completed, %d lost\n",
-		float64(s.MakespanUS)/1e6, s.PeakActiveBlocks, s.Preemptions, s.Completed, s.Lost)
+	fmt.Fprintf(b, "\nmakespan %.1f s, at most %d active blocks on a worker\n%d preemptions, %d requests completed, %d lost, %d rejected\n",
+		float64(s.MakespanUS)/1e6, s.PeakActiveBlocks, s.Preemptions, s.Completed, s.Lost, s.Rejected)
 }
 
 // writeColumns aligns columns: heads stand on the last head line, columns are two spaces apart, or one
