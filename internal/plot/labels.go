@@ -32,23 +32,29 @@ func (l *placed) Plot(c draw.Canvas, p *plot.Plot) {
 		}
 		at := vg.Point{X: tx(l.x[i]), Y: ty(l.y[i])}
 		w, h := l.style.Width(name), l.style.Height(name)
-		for _, d := range []vg.Point{{X: 1}, {X: 0, Y: 1}, {X: 0, Y: -1}, {X: -1}, {X: 1, Y: 1}, {X: 1, Y: -1}, {X: -1, Y: 1}, {X: -1, Y: -1}} {
-			min := vg.Point{X: at.X - w/2 + d.X*(w/2+r+1), Y: at.Y - h/2 + d.Y*(h/2+r+1)}
-			box := vg.Rectangle{Min: min, Max: vg.Point{X: min.X + w, Y: min.Y + h}}
-			if inside(box, c.Rectangle) && free(box, taken) && l.nearest(i, box, tx, ty) {
-				taken = append(taken, box)
-				style := l.style
-				style.XAlign, style.YAlign = text.XLeft, text.YCenter
-				c.FillText(style, vg.Point{X: min.X, Y: min.Y + h/2}, name)
-				break
+		place := func(clear vg.Length) bool {
+			for _, d := range []vg.Point{{X: 1}, {X: 0, Y: 1}, {X: 0, Y: -1}, {X: -1}, {X: 1, Y: 1}, {X: 1, Y: -1}, {X: -1, Y: 1}, {X: -1, Y: -1}} {
+				min := vg.Point{X: at.X - w/2 + d.X*(w/2+r+1), Y: at.Y - h/2 + d.Y*(h/2+r+1)}
+				box := vg.Rectangle{Min: min, Max: vg.Point{X: min.X + w, Y: min.Y + h}}
+				if inside(box, c.Rectangle) && free(box, taken) && l.nearest(i, box, clear, tx, ty) {
+					taken = append(taken, box)
+					style := l.style
+					style.XAlign, style.YAlign = text.XLeft, text.YCenter
+					c.FillText(style, vg.Point{X: min.X, Y: min.Y + h/2}, name)
+					return true
+				}
 			}
+			return false
+		}
+		if !place(3) {
+			place(1)
 		}
 	}
 }
 
-// nearest says whether no other point is nearer to the box than its own: a reader would take it for
-// that one's name.
-func (l *placed) nearest(own int, box vg.Rectangle, tx, ty func(float64) vg.Length) bool {
+// nearest says whether every other point is clear times as far from the box as its own, at least: a
+// reader would take it for a nearer one's name.
+func (l *placed) nearest(own int, box vg.Rectangle, clear vg.Length, tx, ty func(float64) vg.Length) bool {
 	dist := func(i int) vg.Length {
 		x, y := tx(l.x[i]), ty(l.y[i])
 		dx := max(box.Min.X-x, 0, x-box.Max.X)
@@ -56,7 +62,7 @@ func (l *placed) nearest(own int, box vg.Rectangle, tx, ty func(float64) vg.Leng
 		return dx*dx + dy*dy
 	}
 	for i := range l.x {
-		if i != own && dist(i) < dist(own) {
+		if i != own && dist(i) < clear*clear*dist(own) {
 			return false
 		}
 	}
