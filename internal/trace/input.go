@@ -15,7 +15,7 @@ import (
 const defaultMaxLine = 1 << 30
 
 // readChunk is the least room offered to one read of the source.
-const readChunk = 256 << 10
+const readChunk = 64 << 10
 
 // magics are file kinds people may hand over by mistake, with what to do.
 var magics = []struct{ magic, kind, hint string }{
@@ -28,7 +28,7 @@ var magics = []struct{ magic, kind, hint string }{
 
 // decompress looks at the content and unpacks gzip and zstd. It returns io.EOF for an empty source.
 func decompress(r io.Reader, name string) (io.Reader, error) {
-	br := bufio.NewReaderSize(r, 64<<10)
+	br := bufio.NewReaderSize(r, readChunk)
 	head, err := br.Peek(24)
 	if len(head) == 0 {
 		if err == nil || errors.Is(err, io.EOF) {

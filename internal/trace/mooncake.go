@@ -2,6 +2,7 @@ package trace
 
 import (
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/kvroute/kvroute/internal/block"
 )
@@ -90,9 +91,9 @@ func (r *idReader) object(rec *Record) (size int64, seen int, err error) {
 		case hasTokens:
 			ok = r.blockTokens()
 		case hasSession:
-			rec.Session, ok = r.name()
+			rec.Session, ok = s.name()
 		case hasID:
-			rec.ID, ok = r.name()
+			rec.ID, ok = s.name()
 		default:
 			ok = s.skip()
 		}
@@ -175,13 +176,16 @@ func (r *idReader) blockTokens() bool {
 	return s.why == ""
 }
 
-// name reads a string, a number or null as a name.
-func (r *idReader) name() (string, bool) { return r.s.name() }
-
+// name takes a string, an integer or null as a name.
 func (s *scan) name() (string, bool) {
 	switch c := s.peek(); {
 	case c == '"':
+		at := s.i
 		t, ok := s.text()
+		if ok && !utf8.Valid(t) {
+			s.i = at
+			return "", s.fail("not UTF-8")
+		}
 		return string(t), ok
 	case c == 'n' && s.null():
 		return "", true
