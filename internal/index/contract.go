@@ -131,4 +131,3 @@ type View interface {
 	// Match finds the longest leading run of chain for every target. It allocates only to grow dst.
 	Match(chain []block.Hash, dst *Matches)
 }
-

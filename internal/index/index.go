@@ -6,28 +6,256 @@ import (
 )
 
 // Index mirrors the caches of all targets. It is owned by one goroutine; see Shared.
-type Index struct{ n *naive }
+//
+// Every distinct block is one entry of an arena, found by its hash and by its primary handle, the
+// handle it was first stored under. Who holds it is a set shared by all blocks held by the same
+// targets. What is unusual about one target and block (another handle, aliases, lower tiers, pages that
+// are not one block) lies in that target's side tables; the common case touches none of them.
+//
+// Invariants (Check verifies all of them):
+//
+//	I1  an entry lives while a target holds it, a live entry has it as parent, a page ends in it, or it
+//	    is the cursor of the event being applied; ids of dead entries are in the free list.
+//	I2  byHash has exactly the live entries, byHandle exactly those with a target in state primary;
+//	    no two entries have the same primary handle.
+//	I3  target t holds a block in state plain if exactly one handle of t (side or page) gives it, in GPU
+//	    only; primary if exactly the primary handle does, in GPU only; mixed or lower if anything else
+//	    does, and then, and only then, mirror.refs counts by tier what does.
+//	I4  kid of an entry is its only child, or a number of children with Index.fans counting for each
+//	    target how many of them it holds.
+//	I5  holes[t] is the number of blocks t holds whose parent is neither the root nor held by t; t is in
+//	    whole if it has joined, is not being emptied, and holes[t] = 0. What a target in whole holds is
+//	    closed under parents, so where its run ends can be found by bisection.
+//	I6  members is the number of (block, target) pairs, at most Limit; handles that of (handle, target)
+//	    pairs, at most HandleLimit; blocks, lower, handles and sum of a mirror are those of its content.
+//
+// Store and remove are O(1) per block, and so is a look at Stats and ContentHash. Emptying a target
+// looks at every entry once. Match is described in match.go.
+//
+// Memory of a block held by one target: 28 bytes of entry and two slots of about 5.2 bytes in the
+// tables, 39 in all; by many targets with the same handles: the same again for all of them together;
+// with a handle of its own in each: 15 bytes a target beside.
+type Index struct {
+	size     int
+	opt      Options
+	arena    arena
+	byHash   table
+	byHandle table
+	sets     sets
+	mirrors  []*mirror // by target.ID, nil: not joined
+	holes    []int32   // by target.ID
+	whole    []uint64  // bit per target: see I5
+	joined   []uint64  // bit per target: joined and not being emptied
+	members  int
+	handles  int
+	lowers   int // blocks in state lower over all targets
+	fans     map[fan]uint32
+	pins     map[uint32]uint32 // pages that end in a ghost or block, by entry id
+	cursor   uint32            // entry after which the event being applied goes on
+	yield    func()            // called after each block operation: readers may come in
 
-// New makes an index over blocks of blockSize tokens.
-func New(blockSize int, opt Options) *Index { return &Index{newNaive(blockSize, opt)} }
+	chain   []block.Hash  // of the event being applied
+	tokens  []block.Token // leftover of the parent and the page after it
+	ids     []uint32
+	arrived []Handle // handles whose orphans have to be looked for
+	sink    uint32   // keeps touches from being optimised away
+}
+
+// fan names how many children of a block a target holds.
+type fan struct {
+	parent uint32
+	target target.ID
+}
+
+// mirror is what is particular to one target.
+type mirror struct {
+	t       target.ID
+	side    *sideTable // handles other than primary ones that stand for one whole block; nil: none
+	refs    map[uint32]refs
+	pages   map[Handle]*page
+	users   map[Handle][]Handle // pages that have the key as a part, see page.parts
+	orphans orphans
+	blocks  int
+	handles int
+	lower   int
+	epoch   int
+	sum     uint64 // content hash
+	totals  Result
+}
+
+// refs counts what gives a block to a target: handles and pages by tier, and stores without handle.
+type refs struct {
+	n    [NumTiers]uint32
+	bare tiers
+}
+
+func (r *refs) tiers() tiers {
+	m := r.bare
+	for t, n := range r.n {
+		if n > 0 {
+			m |= tier(Tier(t))
+		}
+	}
+	return m
+}
+
+// state is what the counts amount to.
+func (r *refs) state() state {
+	switch m := r.tiers(); {
+	case m == 0:
+		return absent
+	case r.bare == 0 && m == tier(GPU) && r.n[GPU] == 1:
+		return plain
+	case m&tier(GPU) != 0:
+		return mixed
+	}
+	return lower
+}
+
+// New makes an index over blocks of blockSize tokens, at least 1.
+func New(blockSize int, opt Options) *Index {
+	if blockSize < 1 {
+		panic("index: blocks without tokens")
+	}
+	return &Index{
+		size: blockSize, opt: opt.withDefaults(),
+		arena: newArena(), byHash: newTable(fHash), byHandle: newTable(fHandle), sets: newSets(),
+		whole: make([]uint64, 1), joined: make([]uint64, 1),
+		fans: map[fan]uint32{}, pins: map[uint32]uint32{},
+	}
+}
 
 // Join makes a target known, empty. A target that has joined is left as it is.
-func (x *Index) Join(t target.ID) { x.n.Join(t) }
+func (x *Index) Join(t target.ID) {
+	if t >= target.MaxTargets {
+		panic("index: target beyond MaxTargets")
+	}
+	for len(x.mirrors) < slots(t) {
+		x.mirrors = append(x.mirrors, nil)
+		x.holes = append(x.holes, 0)
+	}
+	x.sets.widen(len(x.mirrors))
+	for len(x.whole) < x.sets.words {
+		x.whole, x.joined = append(x.whole, 0), append(x.joined, 0)
+	}
+	if x.mirrors[t] == nil {
+		x.mirrors[t] = &mirror{t: t}
+		setBit(x.whole, t)
+		setBit(x.joined, t)
+	}
+}
 
-// Forget removes a target with all it holds.
-func (x *Index) Forget(t target.ID) { x.n.Forget(t) }
+// Forget removes a target with all it holds. It does nothing if the target has not joined.
+func (x *Index) Forget(t target.ID) {
+	if m := x.mirror(t); m != nil {
+		var r Result
+		x.empty(m, &r)
+		x.mirrors[t] = nil
+		clearBit(x.whole, t)
+		clearBit(x.joined, t)
+	}
+}
+
+func (x *Index) mirror(t target.ID) *mirror {
+	if int(t) < len(x.mirrors) {
+		return x.mirrors[t]
+	}
+	return nil
+}
 
 // Apply folds one operation into the mirror of its target. An error (ErrOp) means that nothing changed.
-func (x *Index) Apply(op Op) (Result, error) { return x.n.Apply(op) }
+func (x *Index) Apply(op Op) (Result, error) {
+	if err := op.validate(); err != nil {
+		return Result{}, err
+	}
+	m := x.mirror(op.Target)
+	if m == nil {
+		return Result{}, unjoined(&op)
+	}
+	var r Result
+	switch op.Kind {
+	case Store:
+		x.storeAll(m, &op, &r)
+	case Remove:
+		x.removeAll(m, &op, &r)
+	case Clear, Epoch:
+		x.empty(m, &r)
+		m.epoch++
+	}
+	m.totals.add(r)
+	return r, nil
+}
 
-// Match finds the longest leading run of chain for every target. It allocates only to grow dst.
-func (x *Index) Match(chain []block.Hash, dst *Matches) { x.n.Match(chain, dst) }
+// empty takes everything from a target. Until it is done, the target counts as holding nothing.
+func (x *Index) empty(m *mirror, r *Result) {
+	clearBit(x.whole, m.t)
+	clearBit(x.joined, m.t)
+	r.Dropped += m.orphans.waiting
+	m.orphans = orphans{}
+	pages := m.pages
+	x.handles -= m.handles
+	m.handles, m.side, m.refs, m.pages, m.users = 0, nil, nil, nil, nil
+	for _, p := range pages {
+		x.unpin(p.end)
+	}
+	if m.blocks > 0 {
+		for id := uint32(1); id < x.arena.next; id++ {
+			if s := x.arena.at(id)[fSet]; s != 0 && x.sets.get(s, m.t) != absent {
+				x.leave(m, id)
+				r.Removed++
+				x.pause()
+			} else if id%1024 == 0 {
+				x.pause()
+			}
+		}
+	}
+	x.lowers -= m.lower
+	m.lower, m.sum = 0, 0
+	setBit(x.whole, m.t)
+	setBit(x.joined, m.t)
+}
+
+func (x *Index) pause() {
+	if x.yield != nil {
+		x.yield()
+	}
+}
 
 // Stats describes the mirror of one target.
-func (x *Index) Stats(t target.ID) Stats { return x.n.Stats(t) }
+func (x *Index) Stats(t target.ID) Stats {
+	m := x.mirror(t)
+	if m == nil {
+		return Stats{}
+	}
+	return Stats{
+		Joined: true, Blocks: m.blocks, Handles: m.handles, Orphans: m.orphans.waiting,
+		Holes: int(x.holes[t]), Lower: m.lower, Epoch: m.epoch, Totals: m.totals,
+	}
+}
 
 // ContentHash depends on which blocks a target holds in which tiers, and on nothing else.
-func (x *Index) ContentHash(t target.ID) uint64 { return x.n.ContentHash(t) }
+func (x *Index) ContentHash(t target.ID) uint64 {
+	if m := x.mirror(t); m != nil {
+		return m.sum
+	}
+	return 0
+}
 
-// Check verifies the invariants.
-func (x *Index) Check() error { return x.n.Check() }
+// Size describes the index as a whole.
+type Size struct {
+	Members int // (block, target) pairs
+	Handles int // (handle, target) pairs
+	Blocks  int // distinct blocks, those only descended from included
+	Sets    int // distinct sets of two or more targets that hold the same block
+}
+
+// Size describes the index as a whole.
+func (x *Index) Size() Size {
+	return Size{x.members, x.handles, x.arena.live, len(x.sets.recs) - 1 - len(x.sets.free)}
+}
+
+func setBit(b []uint64, t target.ID) { b[t>>6] |= 1 << (t & 63) }
+
+func clearBit(b []uint64, t target.ID) { b[t>>6] &^= 1 << (t & 63) }
+
+func hasBit(b []uint64, t target.ID) bool { return b[t>>6]>>(t&63)&1 != 0 }

@@ -1,0 +1,283 @@
+package index
+
+import (
+	"github.com/kvroute/kvroute/internal/block"
+	"github.com/kvroute/kvroute/internal/target"
+)
+
+// This file changes who holds which entry; everything else decides when.
+
+// entryOf returns the entry of a block after parent, making it a ghost if there is none. It returns 0
+// if the block is known under another parent (conflict) or there are MaxBlocks.
+func (x *Index) entryOf(h block.Hash, parent uint32) (id uint32, conflict bool) {
+	if id = x.byHash.find(&x.arena, uint64(h)); id != 0 {
+		if x.arena.at(id)[fParent] != parent {
+			return 0, true
+		}
+		return id, false
+	}
+	return x.newEntry(h, parent), false
+}
+
+func (x *Index) newEntry(h block.Hash, parent uint32) uint32 {
+	id := x.arena.alloc()
+	if id == 0 {
+		return 0
+	}
+	e := x.arena.at(id)
+	e.setKey(fHash, uint64(h))
+	e[fParent] = parent
+	x.byHash.insert(&x.arena, uint64(h), id)
+	if parent != 0 {
+		x.addKid(parent, id)
+	}
+	return id
+}
+
+func (x *Index) addKid(parent, id uint32) {
+	p := x.arena.at(parent)
+	switch kid := p[fKid]; {
+	case kid == 0:
+		p[fKid] = id
+	case kid&fanTag != 0:
+		p[fKid]++
+	default:
+		p[fKid] = fanTag | 2
+		x.eachMember(x.arena.at(kid)[fSet], func(m *mirror) { x.fans[fan{parent, m.t}]++ })
+	}
+}
+
+// dropKid takes a child that nobody holds from its parent.
+func (x *Index) dropKid(parent uint32) {
+	p := x.arena.at(parent)
+	if p[fKid]&fanTag != 0 && p[fKid] > fanTag|1 {
+		p[fKid]--
+		return
+	}
+	p[fKid] = 0
+}
+
+// kids is the number of children of an entry that a target holds.
+func (x *Index) kids(id uint32, m *mirror) int32 {
+	switch kid := x.arena.at(id)[fKid]; {
+	case kid == 0:
+		return 0
+	case kid&fanTag != 0:
+		return int32(x.fans[fan{id, m.t}])
+	default:
+		if x.sets.get(x.arena.at(kid)[fSet], m.t) != absent {
+			return 1
+		}
+		return 0
+	}
+}
+
+// enter makes a target hold an entry it does not hold.
+func (x *Index) enter(m *mirror, id uint32, s state) {
+	e := x.arena.at(id)
+	e[fSet] = x.sets.with(e[fSet], m.t, s)
+	x.members++
+	m.blocks++
+	holes := int32(0)
+	if e[fKid] != 0 {
+		holes = -x.kids(id, m)
+	}
+	if parent := e[fParent]; parent != 0 {
+		p := x.arena.at(parent)
+		if x.sets.get(p[fSet], m.t) == absent {
+			holes++
+		}
+		if p[fKid]&fanTag != 0 {
+			x.fans[fan{parent, m.t}]++
+		}
+	}
+	if holes != 0 {
+		x.addHoles(m, holes)
+	}
+}
+
+// leave makes a target not hold an entry any more. It may free the entry.
+func (x *Index) leave(m *mirror, id uint32) {
+	e := x.arena.at(id)
+	old := e[fSet]
+	was := x.sets.get(old, m.t)
+	e[fSet] = x.sets.with(old, m.t, absent)
+	if was == primary && !x.sets.hasPrimary(e[fSet]) {
+		x.byHandle.remove(e.key(fHandle), id)
+	}
+	x.members--
+	m.blocks--
+	holes := int32(0)
+	if e[fKid] != 0 {
+		holes = x.kids(id, m)
+	}
+	if parent := e[fParent]; parent != 0 {
+		p := x.arena.at(parent)
+		if x.sets.get(p[fSet], m.t) == absent {
+			holes--
+		}
+		if p[fKid]&fanTag != 0 {
+			x.unfan(fan{parent, m.t})
+		}
+	}
+	if holes != 0 {
+		x.addHoles(m, holes)
+	}
+	x.tryFree(id)
+}
+
+func (x *Index) unfan(f fan) {
+	if n := x.fans[f]; n > 1 {
+		x.fans[f] = n - 1
+	} else {
+		delete(x.fans, f)
+	}
+}
+
+func (x *Index) addHoles(m *mirror, n int32) {
+	x.holes[m.t] += n
+	if !hasBit(x.joined, m.t) {
+		return
+	}
+	if x.holes[m.t] == 0 {
+		setBit(x.whole, m.t)
+	} else {
+		clearBit(x.whole, m.t)
+	}
+}
+
+// tryFree frees an entry nothing needs, and then its parent if only it was needed for this one.
+func (x *Index) tryFree(id uint32) {
+	for id != 0 {
+		e := x.arena.at(id)
+		if e[fSet] != 0 || e[fKid] != 0 || id == x.cursor || len(x.pins) > 0 && x.pins[id] > 0 {
+			return
+		}
+		parent := e[fParent]
+		x.byHash.remove(e.key(fHash), id)
+		x.arena.release(id)
+		if parent != 0 {
+			x.dropKid(parent)
+		}
+		id = parent
+	}
+}
+
+// advance moves the cursor, which keeps the entry it is on alive.
+func (x *Index) advance(id uint32) {
+	old := x.cursor
+	x.cursor = id
+	if old != 0 && old != id {
+		x.tryFree(old)
+	}
+}
+
+func (x *Index) pin(id uint32) {
+	if id != 0 {
+		x.pins[id]++
+	}
+}
+
+func (x *Index) unpin(id uint32) {
+	if id == 0 {
+		return
+	}
+	if x.pins[id]--; x.pins[id] == 0 {
+		delete(x.pins, id)
+		x.tryFree(id)
+	}
+}
+
+// setState changes the state in which a target holds an entry; neither is absent.
+func (x *Index) setState(m *mirror, id uint32, from, to state) {
+	e := x.arena.at(id)
+	e[fSet] = x.sets.with(e[fSet], m.t, to)
+	if from == primary && !x.sets.hasPrimary(e[fSet]) {
+		x.byHandle.remove(e.key(fHandle), id)
+	}
+}
+
+// demote moves the primary handle of an entry, as far as one target goes, to the side table.
+func (x *Index) demote(m *mirror, id uint32) {
+	h := x.arena.at(id).handle()
+	x.setState(m, id, primary, plain)
+	m.sidelong().insert(h, id, tier(GPU))
+}
+
+func (m *mirror) sidelong() *sideTable {
+	if m.side == nil {
+		m.side = new(sideTable)
+	}
+	return m.side
+}
+
+// rehold replaces one reason for a target to hold an entry, a handle or page that gives it in the
+// tiers old, by the same in the tiers now; either may be empty.
+func (x *Index) rehold(m *mirror, id uint32, old, now tiers, r *Result) {
+	if old != now {
+		x.change(m, id, r, func(rf *refs) {
+			for t := GPU; t < NumTiers; t++ {
+				rf.n[t] += uint32(now>>t&1) - uint32(old>>t&1)
+			}
+		})
+	}
+}
+
+// change edits the reasons for a target to hold an entry and draws the consequences.
+func (x *Index) change(m *mirror, id uint32, r *Result, edit func(*refs)) {
+	from := x.sets.get(x.arena.at(id)[fSet], m.t)
+	if from == primary {
+		x.demote(m, id)
+		from = plain
+	}
+	rf := refs{}
+	switch from {
+	case plain:
+		rf.n[GPU] = 1
+	case mixed, lower:
+		rf = m.refs[id]
+	}
+	before := rf.tiers()
+	edit(&rf)
+	to := rf.state()
+	if after := rf.tiers(); before != after {
+		h := x.arena.at(id).hash()
+		m.sum += contentTerm(h, after) - contentTerm(h, before)
+	}
+	if to&4 != 0 {
+		if m.refs == nil {
+			m.refs = map[uint32]refs{}
+		}
+		m.refs[id] = rf
+	} else if from&4 != 0 {
+		delete(m.refs, id)
+	}
+	x.countLower(m, from, to)
+	switch {
+	case from == to:
+	case from == absent:
+		x.enter(m, id, to)
+		r.Stored++
+	case to == absent:
+		x.leave(m, id)
+		r.Removed++
+	default:
+		x.setState(m, id, from, to)
+	}
+}
+
+func (x *Index) countLower(m *mirror, from, to state) {
+	if from == lower {
+		m.lower--
+		x.lowers--
+	}
+	if to == lower {
+		m.lower++
+		x.lowers++
+	}
+}
+
+// eachMember calls f with the mirror of every member of a set.
+func (x *Index) eachMember(s setID, f func(*mirror)) {
+	x.sets.each(s, func(t target.ID) { f(x.mirrors[t]) })
+}

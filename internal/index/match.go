@@ -1,0 +1,182 @@
+package index
+
+import (
+	"math/bits"
+
+	"github.com/kvroute/kvroute/internal/block"
+	"github.com/kvroute/kvroute/internal/target"
+)
+
+// Match finds the longest leading run of chain for every target. It allocates only to grow dst.
+//
+// The targets whose content is closed under parents (Index.whole, usually all) hold at each block of
+// the chain a subset of what they hold at the block before. Their runs are found by bisection for all
+// at once: a stretch of the chain is looked into only while some target holds its begin and not its
+// end. That is two lookups if all targets or none hold all, and at most one more per halving and
+// distinct length otherwise, however many targets there are. The others are followed block by block
+// until the last of them stops. Blocks in lower tiers, if there are any, are counted in a further pass.
+//
+// Chain must be a chain: each hash stands for all before it.
+func (x *Index) Match(chain []block.Hash, dst *Matches) {
+	dst.reset(len(x.mirrors))
+	if len(chain) == 0 || len(x.mirrors) == 0 {
+		return
+	}
+	words := x.sets.words
+	if need := 72 * words; cap(dst.mask) < need {
+		dst.mask = make([]uint64, need)
+		dst.todo = make([]span, 0, 72)
+	}
+	dst.mask = dst.mask[:72*words]
+	x.matchWhole(chain, dst, words)
+	x.matchHoley(chain, dst, words)
+	if x.lowers > 0 {
+		x.matchLower(chain, dst)
+	}
+}
+
+// setAt returns the set of the block with a hash.
+func (x *Index) setAt(h block.Hash) setID {
+	if id := x.byHash.find(&x.arena, uint64(h)); id != 0 {
+		return x.arena.at(id)[fSet]
+	}
+	return 0
+}
+
+// divide splits the targets in mask, words long, into those that are in s (in) and those that are not
+// (out, which may be mask itself), and tells which of the two are empty.
+func (x *sets) divide(s setID, mask, in, out []uint64) (anyIn, anyOut bool) {
+	var ins, outs uint64
+	switch {
+	case s == 0:
+		for w, m := range mask {
+			in[w], out[w] = 0, m
+			outs |= m
+		}
+	case s&singleTag != 0:
+		t := s & targetMask
+		for w, m := range mask {
+			in[w], out[w] = 0, m
+			outs |= m
+		}
+		if w, bit := t>>6, uint64(1)<<(t&63); out[w]&bit != 0 {
+			in[w] = bit
+			ins = bit
+			out[w] &^= bit
+			outs = 0
+			for _, m := range out {
+				outs |= m
+			}
+		}
+	default:
+		p := x.recs[s].bits[:len(mask)]
+		for w, m := range mask {
+			a, b := m&p[w], m&^p[w]
+			in[w], out[w] = a, b
+			ins |= a
+			outs |= b
+		}
+	}
+	return ins != 0, outs != 0
+}
+
+// matchWhole bisects. Span (lo, hi) with mask k on the stack: these targets hold block lo (or lo is
+// before the first) and not block hi.
+func (x *Index) matchWhole(chain []block.Hash, dst *Matches, words int) {
+	n := int32(len(chain))
+	at := func(k int) []uint64 { return dst.mask[k*words : (k+1)*words] }
+	in, rest := at(0), at(1)
+	_, any := x.sets.divide(x.setAt(chain[n-1]), x.whole, in, rest)
+	dst.assign(in, uint32(n))
+	if !any || n == 1 {
+		return // the others hold none
+	}
+	// in is free again from here on; what holds the first block goes on, the others hold none.
+	if any, _ = x.sets.divide(x.setAt(chain[0]), rest, in, rest); !any {
+		return
+	}
+	todo := append(dst.todo[:0], span{0, n - 1})
+	for len(todo) > 0 {
+		k := len(todo) - 1
+		s, mask := todo[k], at(k)
+		if s.hi-s.lo == 1 {
+			dst.assign(mask, uint32(s.hi))
+			todo = todo[:k]
+			continue
+		}
+		mid := s.lo + (s.hi-s.lo)/2
+		anyIn, anyOut := x.sets.divide(x.setAt(chain[mid]), mask, at(k+1), mask)
+		switch {
+		case anyIn && anyOut:
+			todo[k] = span{s.lo, mid}
+			todo = append(todo, span{mid, s.hi})
+		case anyIn:
+			copy(mask, at(k+1))
+			todo[k] = span{mid, s.hi}
+		default:
+			todo[k] = span{s.lo, mid}
+		}
+	}
+	dst.todo = todo
+}
+
+func (m *Matches) assign(mask []uint64, hits uint32) {
+	for w, word := range mask {
+		for ; word != 0; word &= word - 1 {
+			m.Hits[w*64+bits.TrailingZeros64(word)] = hits
+		}
+	}
+}
+
+// matchHoley follows the targets with holes from the start.
+func (x *Index) matchHoley(chain []block.Hash, dst *Matches, words int) {
+	mask, in := dst.mask[:words], dst.mask[words:2*words]
+	var any uint64
+	for w := range mask {
+		mask[w] = x.joined[w] &^ x.whole[w]
+		any |= mask[w]
+	}
+	if any == 0 {
+		return
+	}
+	for i, h := range chain {
+		anyIn, anyOut := x.sets.divide(x.setAt(h), mask, in, mask)
+		if anyOut {
+			dst.assign(mask, uint32(i))
+		}
+		if !anyIn {
+			return
+		}
+		mask, in = in, mask
+	}
+	dst.assign(mask, uint32(len(chain)))
+}
+
+// matchLower counts the hits in lower tiers.
+func (x *Index) matchLower(chain []block.Hash, dst *Matches) {
+	most := uint32(0)
+	for _, h := range dst.Hits {
+		most = max(most, h)
+	}
+	for i, h := range chain[:most] {
+		id := x.byHash.find(&x.arena, uint64(h))
+		s := x.arena.at(id)[fSet]
+		if s&singleTag != 0 {
+			x.countHit(dst, i, id, target.ID(s&targetMask), state(s>>stateShift)&7)
+			continue
+		}
+		words, b := x.sets.words, x.sets.recs[s].bits
+		for w := range words {
+			for word := b[words+w] & b[2*words+w] & x.joined[w]; word != 0; word &= word - 1 {
+				x.countHit(dst, i, id, target.ID(w*64+bits.TrailingZeros64(word)), lower)
+			}
+		}
+	}
+}
+
+func (x *Index) countHit(dst *Matches, i int, id uint32, t target.ID, s state) {
+	if s == lower && uint32(i) < dst.Hits[t] {
+		rf := x.mirrors[t].refs[id]
+		dst.lower(rf.tiers().best())[t]++
+	}
+}

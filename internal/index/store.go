@@ -1,0 +1,334 @@
+package index
+
+import (
+	"github.com/kvroute/kvroute/internal/block"
+)
+
+// place is where the next page of an event goes on.
+type place struct {
+	id   uint32        // last complete block, 0: none
+	hash block.Hash    // of it, or the root
+	rest []block.Token // after it
+	open []part        // pages the rest comes from
+}
+
+// source is what a handle stands for in one target: a page, or one block if page is nil.
+type source struct {
+	id    uint32
+	tiers tiers // 0: the handle is not known
+	page  *page
+	first bool // the primary handle of id, in state primary
+}
+
+// lookup finds what a handle stands for.
+func (x *Index) lookup(m *mirror, h Handle) source {
+	if id := x.byHandle.find(&x.arena, uint64(h)); id != 0 && x.sets.get(x.arena.at(id)[fSet], m.t) == primary {
+		return source{id: id, tiers: tier(GPU), first: true}
+	}
+	return x.unusual(m, h)
+}
+
+// unusual is lookup for handles that are not primary.
+func (x *Index) unusual(m *mirror, h Handle) source {
+	if m.side != nil {
+		if id, t := m.side.get(h); t != 0 {
+			return source{id: id, tiers: t}
+		}
+	}
+	if m.pages != nil {
+		if p := m.pages[h]; p != nil {
+			return source{id: p.end, tiers: p.tiers, page: p}
+		}
+	}
+	return source{}
+}
+
+func (x *Index) placeAfter(s source) place {
+	if s.page != nil {
+		return s.page.place()
+	}
+	return place{id: s.id, hash: x.arena.at(s.id).hash()}
+}
+
+// storeAll stores an event, and after it the orphans of its new handles, and theirs.
+func (x *Index) storeAll(m *mirror, op *Op, r *Result) {
+	x.arrived = x.arrived[:0]
+	x.store(m, op, nil, r)
+	for k := 0; k < len(x.arrived); k++ {
+		for _, o := range m.orphans.of(x.arrived[k]) {
+			r.Adopted += o.left
+			x.store(m, &o.op, o.gone, r)
+		}
+	}
+}
+
+// store stores one event, except the handles in gone.
+func (x *Index) store(m *mirror, op *Op, gone []bool, r *Result) {
+	if op.empty() {
+		x.addTierToAll(m, op, r)
+		return
+	}
+	page := op.page(x.size)
+	fits := op.fits(page)
+	at := place{hash: op.Namespace}
+	i := 0
+	if op.HasParent {
+		s := x.lookup(m, op.Parent)
+		// Announced again with its parent gone, a known handle still says where we are.
+		for lost := s.tiers == 0 && fits; lost && i < len(op.Handles); i++ {
+			known := x.lookup(m, op.Handles[i])
+			if known.tiers == 0 {
+				break
+			}
+			s = known
+			x.addTier(m, op.Handles[i], known, op.Tier, r)
+		}
+		if s.tiers == 0 {
+			m.orphans.add(*op, op.blocks(x.size), x.opt.OrphanLimit, r)
+			return
+		}
+		at = x.placeAfter(s)
+	}
+	x.cursor = at.id
+	switch {
+	case !fits:
+		x.storeBare(m, op, at, r)
+	case len(op.Hashes) > 0:
+		x.storeWhole(m, op, gone, i, op.Hashes[i:], at.id, r)
+	case page == x.size && len(at.rest) == 0:
+		x.chain = block.AppendChain(x.chain[:0], at.hash, op.Tokens[i*page:len(op.Handles)*page], x.size)
+		x.storeWhole(m, op, gone, i, x.chain, at.id, r)
+	default:
+		x.storePages(m, op, gone, i, page, at, r)
+	}
+	x.advance(0)
+}
+
+// addTierToAll applies an event without content.
+func (x *Index) addTierToAll(m *mirror, op *Op, r *Result) {
+	for _, h := range op.Handles {
+		if s := x.lookup(m, h); s.tiers == 0 {
+			r.Unknown++
+		} else {
+			x.addTier(m, h, s, op.Tier, r)
+		}
+		x.pause()
+	}
+}
+
+// addTier notes that a known handle is in one more tier.
+func (x *Index) addTier(m *mirror, h Handle, s source, t Tier, r *Result) {
+	now := s.tiers | tier(t)
+	switch {
+	case now == s.tiers:
+		r.Known++
+	case s.page != nil:
+		x.setPageTiers(m, h, s.page, now, r)
+	default:
+		if s.first {
+			x.demote(m, s.id)
+		}
+		m.side.set(h, now)
+		x.rehold(m, s.id, s.tiers, now, r)
+	}
+}
+
+// storeWhole stores handles from the i-th on, each of which is one block: hashes[0] after parent, and so on.
+func (x *Index) storeWhole(m *mirror, op *Op, gone []bool, i int, hashes []block.Hash, parent uint32, r *Result) {
+	handles := op.Handles[i:]
+	for k, h := range handles {
+		x.sink += x.byHash.touch(uint64(hashes[k])) + x.byHandle.touch(uint64(h))
+	}
+	for k, h := range handles {
+		var id uint32
+		var conflict bool
+		if gone != nil && gone[i+k] {
+			id, conflict = x.entryOf(hashes[k], parent)
+		} else {
+			id, conflict = x.storeBlock(m, h, hashes[k], parent, op.Tier, r)
+		}
+		if id == 0 {
+			if conflict {
+				r.Conflict += len(handles) - k
+			} else {
+				r.Refused += len(handles) - k
+			}
+			return
+		}
+		x.advance(id)
+		parent = id
+		x.pause()
+	}
+}
+
+// storeBlock stores a handle that is one block. It returns the entry, or 0 if the block is refused.
+func (x *Index) storeBlock(m *mirror, h Handle, hash block.Hash, parent uint32, t Tier, r *Result) (id uint32, conflict bool) {
+	owner := x.byHandle.find(&x.arena, uint64(h)) // of h as a primary handle
+	s := source{}
+	if owner != 0 && x.sets.get(x.arena.at(owner)[fSet], m.t) == primary {
+		s = source{id: owner, tiers: tier(GPU), first: true}
+	} else if m.side != nil || m.pages != nil {
+		s = x.unusual(m, h)
+	}
+	if s.tiers != 0 {
+		if s.page == nil && x.arena.at(s.id).hash() == hash {
+			x.addTier(m, h, s, t, r)
+			return s.id, false
+		}
+		x.drop(m, h, s, r)
+		r.Rebound++
+		owner = x.byHandle.find(&x.arena, uint64(h))
+	}
+	if x.handles >= x.opt.HandleLimit {
+		return 0, false
+	}
+	id = x.byHash.find(&x.arena, uint64(hash))
+	was := absent
+	if id != 0 {
+		e := x.arena.at(id)
+		if e[fParent] != parent {
+			return 0, true
+		}
+		was = x.sets.get(e[fSet], m.t)
+	}
+	if was == absent && x.members >= x.opt.Limit {
+		return 0, false
+	}
+	if id == 0 {
+		if id = x.newEntry(hash, parent); id == 0 {
+			return 0, false
+		}
+	}
+	if was == absent && t == GPU {
+		x.hold(m, h, id, owner)
+		r.Stored++
+	} else {
+		m.sidelong().insert(h, id, tier(t))
+		x.rehold(m, id, 0, tier(t), r)
+	}
+	m.handles++
+	x.handles++
+	if s.tiers == 0 {
+		x.arrive(m, h)
+	}
+	return id, false
+}
+
+// hold makes a target hold an entry by one handle in GPU: as its primary handle if it is that already,
+// or if the entry has none and the handle is nobody else's. Owner is the entry with that primary handle.
+func (x *Index) hold(m *mirror, h Handle, id, owner uint32) {
+	e := x.arena.at(id)
+	m.sum += contentTerm(e.hash(), tier(GPU))
+	switch {
+	case owner == id:
+		x.enter(m, id, primary)
+	case owner == 0 && !x.sets.hasPrimary(e[fSet]):
+		e.setKey(fHandle, uint64(h))
+		x.byHandle.insert(&x.arena, uint64(h), id)
+		x.enter(m, id, primary)
+	default:
+		m.sidelong().insert(h, id, tier(GPU))
+		x.enter(m, id, plain)
+	}
+}
+
+// arrive notes a handle that was not known, if orphans wait for it.
+func (x *Index) arrive(m *mirror, h Handle) {
+	if len(m.orphans.byParent) > 0 && len(m.orphans.byParent[h]) > 0 {
+		x.arrived = append(x.arrived, h)
+	}
+}
+
+// storeBare stores content whose handles cannot be told apart.
+func (x *Index) storeBare(m *mirror, op *Op, at place, r *Result) {
+	hashes := op.Hashes
+	if len(op.Tokens) > 0 {
+		x.tokens = append(append(x.tokens[:0], at.rest...), op.Tokens...)
+		x.chain = block.AppendChain(x.chain[:0], at.hash, x.tokens, x.size)
+		hashes = x.chain
+	}
+	parent := at.id
+	for i, h := range hashes {
+		id, conflict := x.entryOf(h, parent)
+		if conflict {
+			r.Conflict += len(hashes) - i
+			return
+		}
+		if id != 0 {
+			x.advance(id)
+		}
+		if id == 0 || x.members >= x.opt.Limit && x.sets.get(x.arena.at(id)[fSet], m.t) == absent {
+			r.Refused += len(hashes) - i
+			return
+		}
+		x.change(m, id, r, func(rf *refs) {
+			if rf.bare&tier(op.Tier) == 0 {
+				rf.bare |= tier(op.Tier)
+				r.ViewOnly++
+			}
+		})
+		parent = id
+		x.pause()
+	}
+}
+
+// removeAll takes handles away from one tier.
+func (x *Index) removeAll(m *mirror, op *Op, r *Result) {
+	x.ids = x.ids[:0]
+	for _, h := range op.Handles {
+		x.sink += x.byHandle.touch(uint64(h))
+	}
+	for _, h := range op.Handles {
+		id := x.byHandle.find(&x.arena, uint64(h))
+		x.ids = append(x.ids, id)
+	}
+	for _, id := range x.ids {
+		if id != 0 {
+			x.sink += x.byHash.touch(x.arena.at(id).key(fHash))
+		}
+	}
+	for _, h := range op.Handles {
+		x.removeOne(m, h, op.Tier, r)
+		x.pause()
+	}
+}
+
+func (x *Index) removeOne(m *mirror, h Handle, t Tier, r *Result) {
+	void := 0
+	if m.orphans.waiting > 0 {
+		void = m.orphans.remove(h, t)
+		r.Dropped += void
+	}
+	s := x.lookup(m, h)
+	now := s.tiers &^ tier(t)
+	switch {
+	case s.tiers == now:
+		if void == 0 {
+			r.Unknown++
+		}
+	case now == 0:
+		x.drop(m, h, s, r)
+	case s.page != nil:
+		x.setPageTiers(m, h, s.page, now, r)
+	default:
+		m.side.set(h, now)
+		x.rehold(m, s.id, s.tiers, now, r)
+	}
+}
+
+// drop forgets a handle.
+func (x *Index) drop(m *mirror, h Handle, s source, r *Result) {
+	m.handles--
+	x.handles--
+	switch {
+	case s.page != nil:
+		x.dropPage(m, h, s.page, r)
+	case s.first:
+		m.sum -= contentTerm(x.arena.at(s.id).hash(), tier(GPU))
+		x.leave(m, s.id)
+		r.Removed++
+	default:
+		m.side.remove(h)
+		x.rehold(m, s.id, s.tiers, 0, r)
+	}
+}
