@@ -10,10 +10,12 @@ import (
 func (a *app) newCompletion() *cobra.Command {
 	shells := []string{"bash", "zsh", "fish", "powershell"}
 	return &cobra.Command{
-		Use:       "completion bash|zsh|fish|powershell",
-		Short:     "Print a completion script for a shell",
-		Long:      `Completes commands, flags, policies, formats and profiles.`,
-		Example:   "  # bash, this session\n  kvroute completion bash > kvroute.bash && . ./kvroute.bash",
+		Use:   "completion bash|zsh|fish|powershell",
+		Short: "Print a completion script for a shell",
+		Long: `Completes commands, flags, policies, formats and profiles. For one session of
+bash: source <(kvroute completion bash). The shells' manuals say where a script
+has to lie to be read at every start.`,
+		Example:   `  kvroute completion bash > kvroute.bash`,
 		ValidArgs: shells,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {

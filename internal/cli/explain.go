@@ -103,9 +103,9 @@ func (a *app) newExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain",
 		Short: "Show a decision with every term of every candidate",
-		Long: `Either from numbers: state the request and the candidates, and the scorer decides.
-Or from a record: --decisions names a file written by sim or replay --decisions,
---id one of its requests.
+		Long: `Either from numbers: state the request and the candidates, and the scorer
+decides. Or from a record: --decisions names a file written by sim or replay
+--decisions, --id one of its requests.
 
 A candidate is NAME:key=number,… with the keys hits (leading blocks of the
 request it holds), active (distinct blocks in flight on it), pending (prompt

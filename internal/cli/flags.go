@@ -19,6 +19,7 @@ const (
 const (
 	groupDecision = "Decision"
 	groupTrace    = "Trace"
+	groupCut      = "What to keep and how"
 	groupFleet    = "Fleet"
 	groupEngine   = "Engine"
 	groupScorer   = "Scorer (the same set wherever requests are placed)"
@@ -27,7 +28,7 @@ const (
 	groupGeneral  = "General"
 )
 
-var groupOrder = []string{groupDecision, groupTrace, groupFleet, groupEngine, groupScorer, groupSweep, groupOutput, groupGeneral}
+var groupOrder = []string{groupDecision, groupTrace, groupCut, groupFleet, groupEngine, groupScorer, groupSweep, groupOutput, groupGeneral}
 
 // spec describes a flag once, for the parser, the help pages, the man pages and completion.
 type spec struct {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sort"
@@ -162,8 +163,8 @@ func (a *app) checkEnv(root *cobra.Command) {
 		isKnown[v] = true
 	}
 	var names []string
-	for name := range a.env {
-		if v, ours := strings.CutPrefix(name, "KVROUTE_"); ours && !isKnown[v] {
+	for name, text := range a.env {
+		if v, ours := strings.CutPrefix(name, "KVROUTE_"); ours && text != "" && !isKnown[v] {
 			names = append(names, v)
 		}
 	}
@@ -194,7 +195,11 @@ func parseConfig(path string, text []byte, known []string) (map[string]fileSetti
 	}
 	file, err := parser.ParseBytes(text, 0)
 	if err != nil {
-		return nil, usage("bad configuration", path, yaml.FormatError(err, false, false), "")
+		var se *yaml.SyntaxError
+		if errors.As(err, &se) {
+			return nil, usage("bad configuration", path+":"+strconv.Itoa(se.Token.Position.Line), se.Message, "")
+		}
+		return nil, usage("bad configuration", path, err.Error(), "")
 	}
 	out := map[string]fileSetting{}
 	for _, doc := range file.Docs {

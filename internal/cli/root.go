@@ -67,7 +67,7 @@ Exit codes:
 	// The help command with cobra's own wording is replaced by --help and `kvroute help COMMAND`.
 	root.SetHelpCommand(a.newHelp())
 	root.AddCommand(
-		a.newTrace(), a.newExplain(),
+		a.newTrace(), a.newSim(), a.newProfiles(), a.newExplain(),
 		a.newConfig(),
 		a.newVersion(), a.newCompletion(), a.newMan(),
 	)
@@ -77,7 +77,7 @@ Exit codes:
 func (a *app) newTrace() *cobra.Command {
 	return group("trace", "Look at traces, convert, cut and merge them", "",
 		`  kvroute trace stats traces/golden/sessions80-serial.jsonl.gz`,
-		a.newTraceStats())
+		a.newTraceStats(), a.newTraceConvert(), a.newTraceCut(), a.newTraceMerge())
 }
 
 // group makes a command that only holds others.
@@ -122,6 +122,9 @@ func flagFault(cmd *cobra.Command, err error) error {
 		syntax  *pflag.InvalidSyntaxError
 	)
 	see := "see " + cmd.CommandPath() + " --help"
+	if args := cmd.Flags().Args(); len(cmd.Commands()) > 0 && len(args) > 0 {
+		return noSuchCommand(cmd, args) // the flag is unknown because the command is
+	}
 	switch {
 	case errors.As(err, &unknown):
 		name := unknown.GetSpecifiedName()

@@ -168,9 +168,12 @@ func (v *scorerValue) String() string { return v.text }
 // Type names the flag's kind for completion scripts.
 func (v *scorerValue) Type() string { return "value" }
 
-// validate checks the settings against each other and says where a wrong one came from.
-func (a *app) validateScorer(c *score.Config) error {
-	err := c.Validate()
+// validateScorer checks the settings against each other.
+func (a *app) validateScorer(c *score.Config) error { return a.fieldFault(c.Validate()) }
+
+// fieldFault turns the faults of a configuration, which name fields by their flags, into one of usage
+// that says where the wrong value came from. Other errors pass.
+func (a *app) fieldFault(err error) error {
 	var all score.FieldErrors
 	if !errors.As(err, &all) || len(all) == 0 {
 		return err
@@ -182,7 +185,7 @@ func (a *app) validateScorer(c *score.Config) error {
 	}
 	why := first.Reason
 	if len(all) > 1 {
-		why += fmt.Sprintf(" (and %d more: %s)", len(all)-1, score.FieldErrors(all[1:]).Error())
+		why += fmt.Sprintf(" (and %d more: %s)", len(all)-1, all[1:].Error())
 	}
 	value := first.Value
 	if unq, err := strconv.Unquote(value); err == nil {

@@ -130,7 +130,7 @@ func parseCount(s string) (int64, error) {
 	return int64(n), nil
 }
 
-// countAtLeast is parseCount with a lower and an upper bound.
+// countBetween is parseCount with a lower and an upper bound.
 func countBetween(low, high int64) func(string) (int64, error) {
 	return func(s string) (int64, error) {
 		n, err := parseCount(s)
@@ -169,16 +169,17 @@ func parseSpan(s string) (time.Duration, error) {
 
 // parseReal reads a finite number that is not negative.
 func parseReal(s string) (float64, error) {
-	x, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+	s = strings.TrimSpace(s)
+	x, err := strconv.ParseFloat(s, 64)
 	switch {
-	case err != nil:
+	case err != nil || strings.ContainsAny(s, "xXpP_"): // hexadecimal and underscores are typos here
 		return 0, &valueError{why: "not a number"}
 	case math.IsNaN(x) || math.IsInf(x, 0):
 		return 0, &valueError{why: "not a finite number"}
 	case x < 0:
 		return 0, &valueError{why: "negative"}
 	}
-	return x, nil
+	return x + 0, nil // -0 becomes 0
 }
 
 // parsePositive reads a finite number above zero.

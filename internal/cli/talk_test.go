@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestExitCodes(t *testing.T) {
+	tests := []struct {
+		name string
+		err  error
+		want int
+	}{
+		{"none", nil, 0},
+		{"plain", errors.New("x"), 1},
+		{"usage", usage("a", "b", "c", ""), 2},
+		{"wrapped usage", fmt.Errorf("doing: %w", usage("a", "b", "c", "")), 2},
+		{"failed", failed("a", "b", errors.New("x")), 1},
+		{"threshold", &fault{code: exitThreshold}, 3},
+		{"unreachable", &fault{code: exitUnreachable}, 4},
+		{"interrupted", fmt.Errorf("running: %w", context.Canceled), 130},
+	}
+	for _, tt := range tests {
+		if got := exitCode(tt.err); got != tt.want {
+			t.Errorf("%s: exit code %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestSayIsOneLineAndAHint(t *testing.T) {
+	var b bytes.Buffer
+	say(&b, &fault{what: "what", where: "f:3", why: "two\nlines \x1b[31m", hint: "do\nthis"})
+	if got, want := b.String(), "kvroute: what: f:3: two; lines ?[31m\nhint: do; this\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	b.Reset()
+	say(&b, fmt.Errorf("reading: %w", context.Canceled))
+	if got, want := b.String(), "kvroute: interrupted\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestInterruptedRun(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	var out, errs bytes.Buffer
+	code := Run(ctx, []string{"trace", "stats", "-"}, strings.NewReader(`{"timestamp":0}`), &out, &errs)
+	if code != 130 || out.Len() > 0 || errs.String() != "kvroute: interrupted\n" {
+		t.Errorf("code %d, stdout %q, stderr %q", code, out.String(), errs.String())
+	}
+}
+
+// clock is a time that moves when told.
+type clock struct{ t time.Time }
+
+func (c *clock) now() time.Time { return c.t }
+
+func TestProgress(t *testing.T) {
+	c := &clock{time.Unix(0, 0)}
+	var b bytes.Buffer
+	a := &app{stderr: &b, errTerm: true, now: c.now, env: map[string]string{}}
+	p := a.newProgress("requests")
+	p.step(10, 1000)
+	if b.Len() > 0 {
+		t.Fatalf("progress within the first second: %q", b.String())
+	}
+	c.t = c.t.Add(2 * time.Second)
+	p.step(500, 1000)
+	if got, want := b.String(), "\r500 of 1000 requests (50 %), 250/s, 2.0s left"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	n := b.Len()
+	c.t = c.t.Add(time.Millisecond)
+	p.step(501, 1000)
+	if b.Len() != n {
+		t.Errorf("redrawn after a millisecond: %q", b.String()[n:])
+	}
+	c.t = c.t.Add(2 * time.Second)
+	p.step(1000, 1000)
+	b.Reset()
+	p.finish()
+	if got := strings.TrimRight(b.String(), " \n"); got != "\r1000 requests in 4.0s (250/s)" {
+		t.Errorf("last line %q", got)
+	}
+	if !strings.HasSuffix(b.String(), "\n") {
+		t.Error("the last line does not stay")
+	}
+}
+
+func TestProgressOffTerminal(t *testing.T) {
+	for name, a := range map[string]*app{
+		"no terminal":   {env: map[string]string{}, now: time.Now},
+		"dumb":          {errTerm: true, env: map[string]string{"TERM": "dumb"}, now: time.Now},
+		"--no-progress": {errTerm: true, env: map[string]string{}, general: generalFlags{noProgress: true}, now: time.Now},
+	} {
+		if a.newProgress("x") != nil {
+			t.Errorf("%s: progress is shown", name)
+		}
+	}
+	var p *progress // must do nothing
+	p.step(1, 2)
+	p.finish()
+}
+
+func TestColor(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		a    app
+		want bool
+	}{
+		{"terminal", app{outTerm: true}, true},
+		{"pipe", app{}, false},
+		{"NO_COLOR", app{outTerm: true, env: map[string]string{"NO_COLOR": "1"}}, false},
+		{"dumb", app{outTerm: true, env: map[string]string{"TERM": "dumb"}}, false},
+		{"--no-color", app{outTerm: true, general: generalFlags{noColor: true}}, false},
+	} {
+		if got := tt.a.color(); got != tt.want {
+			t.Errorf("%s: colour %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestWrap(t *testing.T) {
+	got := wrap("aa bb cc dddddddd e", 5)
+	if want := []string{"aa bb", "cc", "dddddddd", "e"}; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
