@@ -111,21 +111,31 @@ func (l *Ledger) Known(t target.ID) bool { return int(t) < len(l.targets) && l.t
 func (l *Ledger) Present(t target.ID) bool { return int(t) < len(l.targets) && l.targets[t].present }
 
 // Load returns what is in flight on t; it is zero for targets that are not Known.
-func (l *Ledger) Load(t target.ID) Load {
-	ld, _, _ := l.Look(t)
+func (l *Ledger) Load(t target.ID) (ld Load) {
+	l.Look(t, &ld)
 	return ld
 }
 
-// Look returns what is in flight on t, a number that is different in every life of t, and whether t
-// is Known. Memory about a target that is kept elsewhere is void once the life differs.
-func (l *Ledger) Look(t target.ID) (ld Load, life uint32, known bool) {
+// Look puts what is in flight on t into ld and returns the life of t and whether it is Known; ld is
+// not touched where it is not. It is Load and Life in one, for loops over many targets.
+func (l *Ledger) Look(t target.ID, ld *Load) (life uint32, known bool) {
 	if int(t) >= len(l.targets) {
-		return Load{}, 0, false
+		return 0, false
 	}
 	a := &l.targets[t]
-	ld = a.load
-	ld.ActiveBlocks = int64(a.active.live)
-	return ld, a.life, a.known
+	if a.known {
+		*ld = a.load
+	}
+	return a.life, a.known
+}
+
+// Life returns a number that is different in every life of t. Memory about a target that is kept
+// elsewhere is void once its life differs.
+func (l *Ledger) Life(t target.ID) uint32 {
+	if int(t) >= len(l.targets) {
+		return 0
+	}
+	return l.targets[t].life
 }
 
 // Reserve books d on t. The zero Handle comes back, and nothing is booked, where t is not Known.
@@ -148,6 +158,7 @@ func (l *Ledger) Reserve(t target.ID, d Demand) Handle {
 		leaf: a.active.add(d.Blocks), prefill: clampTokens(d.PrefillTokens), tokens: clampTokens(d.Tokens),
 		tag: d.Tag,
 	}
+	a.load.ActiveBlocks = int64(a.active.live)
 	a.load.PendingTokens += r.prefill
 	a.load.PendingRequests++
 	a.load.HeldTokens += r.tokens
@@ -181,6 +192,7 @@ func (l *Ledger) Release(h Handle) bool {
 	a.load.HeldTokens -= r.tokens
 	a.load.HeldRequests--
 	a.active.remove(r.leaf)
+	a.load.ActiveBlocks = int64(a.active.live)
 	l.freeSlot(h.slot)
 	return true
 }
@@ -265,6 +277,7 @@ func (l *Ledger) Check() error {
 		if !a.known && (a.load.HeldRequests != 0 || a.active.live != 0) {
 			return fmt.Errorf("L1: target %d is forgotten but has load %+v", t, l.Load(target.ID(t)))
 		}
+		sums[t].ActiveBlocks = int64(a.active.live)
 		if got := a.load; got != sums[t] {
 			return fmt.Errorf("L1: target %d has load %+v, its reservations add up to %+v", t, got, sums[t])
 		}

@@ -122,10 +122,10 @@ func TestLifeOfATarget(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := joined(2)
-			_, life, _ := l.Look(0)
+			life := l.Life(0)
 			h := l.Reserve(0, d)
 			tc.between(l)
-			if _, now, _ := l.Look(0); (now == life) != tc.released {
+			if now := l.Life(0); (now == life) != tc.released {
 				t.Errorf("life went from %d to %d, want a new one: %v", life, now, !tc.released)
 			}
 			fresh := l.Reserve(0, d)

@@ -1,8 +1,6 @@
 package score
 
 import (
-	"math"
-
 	"github.com/kvroute/kvroute/internal/block"
 	"github.com/kvroute/kvroute/internal/index"
 	"github.com/kvroute/kvroute/internal/load"
@@ -34,13 +32,22 @@ func (s *Scorer) measure(req *Request, cands []Candidate, dec *Decision) {
 	if req.Role == Decode {
 		images = nil // an image is encoded during prefill
 	}
+	blocks := int64(len(chain))
+	hits := s.match.Hits
+	if blocks == 0 {
+		hits = nil
+	}
 	for i := range cands {
 		c := &cands[i]
 		t := &dec.Terms[i]
-		*t = Terms{Candidate: *c, Blocks: int64(len(chain))}
-		m, known := s.look(c.Target, &t.Load)
-		if !known {
-			t.Note = noteNotJoined
+		// Field by field: a composite literal would be built aside and copied, which doubles the time.
+		t.Candidate = *c
+		t.Blocks, t.Hits, t.HitWeight, t.HitTokens = blocks, 0, 0, 0
+		t.Recent, t.Computed, t.ImageHits, t.Slow = 0, 0, 0, 0
+		t.Demand, t.Cost, t.Tie, t.Eligible, t.Note = 0, 0, 0, false, ""
+		m := s.look(c.Target, &t.Load)
+		if m == nil {
+			t.Load, t.Note = load.Load{}, noteNotJoined
 			continue
 		}
 		t.Eligible = true
@@ -52,39 +59,44 @@ func (s *Scorer) measure(req *Request, cands []Candidate, dec *Decision) {
 		}
 		if c.BlockSize == 0 {
 			t.Note = noteBlockSize
-		} else if len(chain) > 0 && int(c.Target) < len(s.match.Hits) {
-			s.credit(req, t, c.Target)
+		} else if int(c.Target) < len(hits) && hits[c.Target] > 0 {
+			s.credit(req, t, c.Target, int64(hits[c.Target]))
 		}
 	}
 }
 
-// look reads a target's load and memory, which it voids if another life has begun. known is false
-// for targets the ledger does not know.
-func (s *Scorer) look(t target.ID, ld *load.Load) (m *memory, known bool) {
+// look reads a target's load and memory; nil where the ledger does not know the target. Memory of a
+// former life is voided.
+func (s *Scorer) look(t target.ID, ld *load.Load) *memory {
 	var life uint32
-	if s.given != nil {
+	if s.given == nil {
+		var known bool
+		if life, known = s.led.Look(t, ld); !known {
+			return nil
+		}
+	} else {
 		*ld = s.given[t]
-	} else if *ld, life, known = s.led.Look(t); !known {
-		return nil, false
 	}
-	for int(t) >= len(s.mem) {
-		s.mem = append(s.mem, memory{life: math.MaxUint32})
-		s.recent = append(s.recent, 0)
+	if int(t) < len(s.mem) {
+		if m := &s.mem[t]; m.life == life {
+			return m
+		}
 	}
-	m = &s.mem[t]
-	if m.life != life {
-		*m = memory{life: life}
-		s.recent[t] = 0
-	}
-	return m, true
+	return s.meet(t, life)
 }
 
-// credit fills the hit terms from the last match.
-func (s *Scorer) credit(req *Request, t *Terms, id target.ID) {
-	hits := int64(s.match.Hits[id])
-	if hits == 0 {
-		return
+// meet starts the memory of a life.
+func (s *Scorer) meet(t target.ID, life uint32) *memory {
+	for int(t) >= len(s.mem) {
+		s.mem = append(s.mem, memory{})
+		s.recent = append(s.recent, 0)
 	}
+	s.mem[t], s.recent[t] = memory{life: life}, 0
+	return &s.mem[t]
+}
+
+// credit fills the hit terms from the last match, for hits above zero.
+func (s *Scorer) credit(req *Request, t *Terms, id target.ID, hits int64) {
 	t.Hits = hits
 	w := &s.cfg.TierWeights
 	var lower [index.NumTiers]int64

@@ -165,8 +165,7 @@ func (s *Scorer) memoryOf(t target.ID) (m *memory, ok bool) {
 		return nil, false
 	}
 	m = &s.mem[t]
-	_, life, _ := s.led.Look(t)
-	return m, m.life == life
+	return m, m.life == s.led.Life(t)
 }
 
 // Unbind drops the session binding that the reservation was made under, after a failure. A binding

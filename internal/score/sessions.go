@@ -56,8 +56,7 @@ func newBindings(capacity int, ttl int64) *bindings {
 }
 
 func (b *bindings) stale(s *binding, led *load.Ledger) bool {
-	_, life, known := led.Look(s.target)
-	return !known || life != s.life
+	return !led.Known(s.target) || led.Life(s.target) != s.life
 }
 
 // find returns the slot of a session's binding and whether it may be used at this time.
