@@ -3,6 +3,7 @@ package trace
 import (
 	"bytes"
 	"math"
+	"strconv"
 )
 
 // Columns of Azure's tables.
@@ -94,8 +95,8 @@ func (r *azureReader) row(rec *Record, line []byte) *Error {
 		r.from = at
 	}
 	for i, v := range [...]*int64{&rec.Input, &rec.Output} {
-		s := scan{b: append(append([]byte(nil), r.parts[r.cols[1+i]]...), ' ')}
-		if *v, ok = s.integer(); !ok || !s.end() {
+		n, err := strconv.ParseInt(string(r.parts[r.cols[1+i]]), 10, 64)
+		if *v = n; err != nil {
 			return r.fail("", "%q is not a number of tokens", r.parts[r.cols[1+i]])
 		}
 	}
