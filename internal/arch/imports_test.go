@@ -104,7 +104,7 @@ var thirdParty = []struct {
 	{"golang.org/x/sync", []string{"internal/cli", "internal/sweep"}, "groups of goroutines"},
 	{"github.com/goccy/go-yaml", []string{"internal/cli", "internal/engine"}, "configuration files and profiles"},
 	{"gonum.org/v1/plot", []string{"internal/plot"}, "pictures"},
-	{"gonum.org/v1/gonum", []string{"internal/plot"}, "pictures"},
+	{"gonum.org/v1/gonum", []string{"internal/plot", "internal/sweep"}, "pictures, intervals"},
 }
 
 type goPackage struct {

@@ -67,7 +67,7 @@ Exit codes:
 	// The help command with cobra's own wording is replaced by --help and `kvroute help COMMAND`.
 	root.SetHelpCommand(a.newHelp())
 	root.AddCommand(
-		a.newTrace(), a.newSim(), a.newProfiles(), a.newExplain(),
+		a.newTrace(), a.newReplay(), a.newSim(), a.newProfiles(), a.newExplain(),
 		a.newConfig(),
 		a.newVersion(), a.newCompletion(), a.newMan(),
 	)

@@ -53,6 +53,11 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	err := root.ExecuteContext(ctx)
+	if err != nil && ctx.Err() != nil {
+		// Whatever the work stopped with, it stopped because of the signal (the error may be the context's
+		// cause, which names it).
+		err = context.Canceled
+	}
 	if err != nil {
 		say(a.stderr, err)
 	}

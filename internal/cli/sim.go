@@ -169,7 +169,8 @@ func (a *app) simDriver(f *simFlags) (*driver, error) {
 	} else {
 		flags["profile"] = engine.DefaultProfile
 	}
-	a.addGiven(flags, "profile", "slow-worker", "kill-worker", "speedup", "limit", "block-size", "trace-format", "session-stagger", "gap-cap")
+	a.addGiven(flags, "profile", "slow-worker", "kill-worker")
+	a.addGiven(flags, trafficFlags...)
 	return &driver{
 		sim: true, flags: flags,
 		sweep: sweepable("workers", "capacity", "event-delay", "routers"),

@@ -46,8 +46,8 @@ func TestSayIsOneLineAndAHint(t *testing.T) {
 }
 
 func TestInterruptedRun(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errors.New("signal: interrupt"))
 	var out, errs bytes.Buffer
 	code := Run(ctx, []string{"trace", "stats", "-"}, strings.NewReader(`{"timestamp":0}`), &out, &errs)
 	if code != 130 || out.Len() > 0 || errs.String() != "kvroute: interrupted\n" {

@@ -27,6 +27,9 @@ type traceFlags struct {
 	limit     int
 }
 
+// trafficFlags change what is read, so results name them where they were given.
+var trafficFlags = []string{"speedup", "limit", "block-size", "trace-format", "session-stagger", "gap-cap"}
+
 // bindTrace adds the flags of commands that read traces. Paths may also be arguments.
 func bindTrace(cmd *cobra.Command, t *traceFlags) {
 	fs := cmd.Flags()

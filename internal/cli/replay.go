@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvroute/kvroute/internal/replay"
+	"github.com/kvroute/kvroute/internal/report"
+	"github.com/kvroute/kvroute/internal/score"
+	"github.com/kvroute/kvroute/internal/sweep"
+	"github.com/kvroute/kvroute/internal/trace"
+)
+
+// replayFlags are the flags of replay.
+type replayFlags struct {
+	experiment
+	outstanding int
+}
+
+func (a *app) newReplay() *cobra.Command {
+	var f replayFlags
+	cmd := &cobra.Command{
+		Use:   "replay [FILE…]",
+		Short: "Replay a trace through the scorer without a clock: hits and spread, exactly",
+		Long: `One request after the other; each worker is an LRU prefix cache of --capacity
+blocks. Before a pick the oldest of --outstanding requests is released, so one
+fewer are in flight; prefill counts as done at once. For times, see sim.`,
+		Example: `  kvroute replay --trace traces/golden/sessions80-serial.jsonl.gz --workers 4 --capacity 1000
+  # policies side by side, eight requests outstanding
+  kvroute replay traces/golden/sessions80-inter16.jsonl.gz --workers 4 --outstanding 8 --sweep router-policy=least-work,kv-aware,prefix,session
+  # every decision, for explain
+  kvroute replay traces/golden/sessions80-serial.jsonl.gz --workers 2 --decisions d.jsonl && kvroute explain --decisions d.jsonl --id 100`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.traffic.take(cmd, args); err != nil {
+				return err
+			}
+			d, err := a.replayDriver(&f)
+			if err != nil {
+				return err
+			}
+			return a.perform(cmd.Context(), &f.experiment, d)
+		},
+	}
+	bindExperiment(cmd, &f.experiment, "blocks a worker can cache; 0: no limit")
+	bind(cmd, cmd.Flags(), spec{
+		name: "outstanding", arg: "K", def: "1", group: groupFleet,
+		usage: "release the oldest of K requests before each pick",
+	}, &f.outstanding, intBetween(1, replay.MaxOutstanding))
+	bindResults(cmd, &f.experiment, "measure all these values of a scorer flag, workers, capacity or outstanding; repeatable, all combinations")
+	return cmd
+}
+
+// replayDriver is replay's part of an experiment.
+func (a *app) replayDriver(f *replayFlags) (*driver, error) {
+	if f.workers == 0 && !sweeps(f.sweeps, "workers") {
+		return nil, usage("no fleet", "kvroute replay", "the number of workers is not given", "add --workers N")
+	}
+	flags := map[string]any{"workers": f.workers, "capacity": f.capacity, "outstanding": f.outstanding, "repeat": f.repeat}
+	a.addGiven(flags, trafficFlags...)
+	config := func(cfg score.Config, p *sweep.Point) replay.Config {
+		return replay.Config{
+			Workers: int(p.Int("workers", int64(f.workers))), Capacity: int(p.Int("capacity", f.capacity)),
+			Outstanding: int(p.Int("outstanding", int64(f.outstanding))), Score: cfg,
+		}
+	}
+	return &driver{
+		flags: flags, sweep: sweepable("workers", "capacity", "outstanding"),
+		check: func(cfg score.Config, p *sweep.Point) error {
+			c := config(cfg, p)
+			return c.Validate()
+		},
+		run: func(ctx context.Context, w *trace.Workload, cfg score.Config, p *sweep.Point, decisions io.Writer, progress func(done, total int)) (*report.Run, error) {
+			c := config(cfg, p)
+			c.Decisions, c.Progress = decisions, progress
+			return replay.Run(ctx, w, c)
+		},
+	}, nil
+}
