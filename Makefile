@@ -7,10 +7,12 @@ PKG      := github.com/kvroute/kvroute/internal/cli
 COMMIT   := $(shell git rev-parse --short HEAD 2>/dev/null)$(shell git diff --quiet HEAD 2>/dev/null || echo -dirty)
 VERSION  ?=
 LDFLAGS  := -s -w -X $(PKG).linkCommit=$(COMMIT) -X $(PKG).linkVersion=$(VERSION)
-BUILD    := go build -trimpath -ldflags "$(LDFLAGS)"
+BUILD    := go build -ldflags "$(LDFLAGS)"
 FUZZTIME ?= 10s
 BENCH    ?= .
 COUNT    ?= 10
+DEMO     := bin/kvroute sim --trace traces/mooncake/conversation_15min.jsonl.gz --workers 4 --capacity 5859 \
+	--router-policy kv-aware --sweep kv-overlap-weight=0,0.25,0.5,1,2,4,20 --repeat 5
 GOBENCH  := go test -short -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./...
 
 # Tools, pinned; they come through the Go module proxy.
@@ -69,8 +71,9 @@ cover: setup ## test coverage, by function and in build/cover.html
 man: build ## write the man pages to man/
 	bin/kvroute man --dir man
 
-demo: build ## sweep overlap weights over a bundled real trace and plot the outcome in demo-out/
-	@.ci/demo
+demo: build ## sweep overlap weights over a bundled real trace, print the comparison, plot it in demo-out/
+	@mkdir -p demo-out; for e in serial batch; do printf '\n== %s engine: %s --engine %s\n\n' $$e '$(DEMO)' $$e; \
+		$(DEMO) --engine $$e --plot demo-out/$$e.svg --plot demo-out/$$e.html; done; printf '\nplots: '; ls demo-out/*
 
 clean: ## remove what was built (build/go, a Go that setup put there, included)
 	rm -rf bin build man demo-out

@@ -28,7 +28,7 @@ type experiment struct {
 	sweeps    []string
 	repeat    int
 	metric    string
-	plot      string
+	plots     []string
 	failIf    []string
 	decisions string
 	format    string
@@ -81,7 +81,7 @@ func bindResults(cmd *cobra.Command, x *experiment, sweepUsage string) {
 		usage: "what the recommendation goes by (default ttft_mean, or balanced_hit_rate without a clock)",
 	}, &x.metric, oneOf(report.MetricNames()...))
 	bindOutput(cmd, &x.format, report.Formats()...)
-	bind(cmd, fs, spec{name: "plot", arg: "FILE", group: groupOutput, usage: "also draw the result: .svg, .png, or .html (one page, self-contained)"}, &x.plot, parseText)
+	bindList(cmd, fs, spec{name: "plot", arg: "FILE", group: groupOutput, usage: "also draw the result: .svg, .png, or .html (one page, self-contained); repeatable"}, "", &x.plots, parseText)
 	bind(cmd, fs, spec{name: "decisions", arg: "FILE", group: groupOutput, usage: "also write every decision with all its terms, one JSON line each"}, &x.decisions, parseText)
 	bindList(cmd, fs, spec{
 		name: "fail-if", arg: "CONDITION", group: groupOutput,
@@ -108,8 +108,8 @@ func (a *app) prepare(x *experiment, d *driver) error {
 			return usage(fmt.Sprintf("bad metric %q", x.metric), "--metric", "a replay has no clock", "use kvroute sim")
 		}
 	}
-	if x.plot != "" {
-		if _, err := plot.FormatOf(x.plot); err != nil {
+	for _, path := range x.plots {
+		if _, err := plot.FormatOf(path); err != nil {
 			return hinted("bad plot", "--plot", err)
 		}
 	}
@@ -255,12 +255,12 @@ func (a *app) deliver(x *experiment, doc *report.Document, decisions *report.Fil
 	if err != nil {
 		return hinted("bad condition", "--fail-if", err)
 	}
-	if x.plot != "" {
-		format, err := plot.FormatOf(x.plot)
+	for _, path := range x.plots {
+		format, err := plot.FormatOf(path)
 		if err != nil {
 			return err
 		}
-		if err := report.WriteFile(x.plot, func(w io.Writer) error { return plot.Write(w, format, doc) }); err != nil {
+		if err := report.WriteFile(path, func(w io.Writer) error { return plot.Write(w, format, doc) }); err != nil {
 			return fileFault("--plot", err)
 		}
 	}
