@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/kvroute/kvroute/internal/block"
 	"github.com/kvroute/kvroute/internal/index"
 	"github.com/kvroute/kvroute/internal/load"
 	"github.com/kvroute/kvroute/internal/score"
+	"github.com/kvroute/kvroute/internal/target"
 )
 
 // constView answers every lookup alike; it takes the index out of a measurement.
@@ -120,5 +123,64 @@ func BenchmarkPeek(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkScore is what a pick costs without its booking, over a real index: longest run and score of
+// one prompt, where all, some (each a different length) or none of the targets hold its prefix. The
+// index holds other prompts too.
+func BenchmarkScore(b *testing.B) {
+	for _, size := range []struct{ blocks, workers int }{{4096, 96}, {64, 8}, {64, 96}} {
+		for _, held := range []string{"all", "some", "none"} {
+			b.Run(fmt.Sprintf("blocks=%d/workers=%d/held=%s", size.blocks, size.workers, held), func(b *testing.B) {
+				x := index.New(16, index.Options{})
+				r := newRig(b, size.workers, config(score.LeastWork))
+				req := prompt(mixed(chain(1, size.blocks)))
+				for w := range size.workers {
+					x.Join(target.ID(w))
+					n := size.blocks
+					switch held {
+					case "some":
+						n = w * size.blocks / size.workers
+					case "none":
+						n = 0
+					}
+					store(b, x, target.ID(w), req.Blocks[:n])
+					store(b, x, target.ID(w), mixed(chain(100+w, 2000)))
+				}
+				sc, err := score.New(config(score.LeastWork), x, r.led)
+				if err != nil {
+					b.Fatal(err)
+				}
+				var dec score.Decision
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := sc.Peek(&req, r.cands, &dec); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// mixed makes hashes of small numbers look like block hashes.
+func mixed(chain []block.Hash) []block.Hash {
+	for i := range chain {
+		chain[i] = block.Hash(xxh3.HashString(fmt.Sprint(uint64(chain[i]))))
+	}
+	return chain
+}
+
+func store(tb testing.TB, x *index.Index, t target.ID, chain []block.Hash) {
+	if len(chain) == 0 {
+		return
+	}
+	op := index.Op{Kind: index.Store, Target: t, Hashes: chain}
+	for _, h := range chain {
+		op.Handles = append(op.Handles, index.Handle(h))
+	}
+	if _, err := x.Apply(op); err != nil {
+		tb.Fatal(err)
 	}
 }
