@@ -114,22 +114,25 @@ func runAll(ctx context.Context, w *trace.Workload, cfg *Config, points []Point,
 		group  errgroup.Group
 	)
 	group.SetLimit(parallel)
-	stopped := func() bool {
+	stopped := func(task int) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return failed < total
+		return failed < task || ctx.Err() != nil
 	}
 	for rep := range cfg.Repeats {
 		load := w
-		if rep > 0 && !stopped() && ctx.Err() == nil {
+		if rep > 0 && !stopped(rep*len(points)) {
 			load = w.Resample(rand.New(rand.NewPCG(cfg.Seed, uint64(rep))).Uint64)
 		}
 		for i := range points {
-			if stopped() || ctx.Err() != nil {
+			task := rep*len(points) + i
+			if stopped(task) {
 				break
 			}
-			task := rep*len(points) + i
 			group.Go(func() error {
+				if stopped(task) { // while it waited for its turn
+					return nil
+				}
 				r, e := run(ctx, load, points[i])
 				if e == nil && r == nil {
 					e = errors.New("no result")
