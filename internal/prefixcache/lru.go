@@ -69,14 +69,19 @@ func (c *LRU) Has(node trace.NodeID) bool {
 	return p != nil && p[node&(pageSize-1)].last != 0
 }
 
-// cell returns the cell of node.
-func (c *LRU) cell(node trace.NodeID) *cell {
+// page returns the page of node.
+func (c *LRU) page(node trace.NodeID) []cell {
 	p := c.pages[node>>pageBits]
 	if p == nil {
 		p = make([]cell, pageSize)
 		c.pages[node>>pageBits] = p
 	}
-	return &p[node&(pageSize-1)]
+	return p
+}
+
+// cell returns the cell of node.
+func (c *LRU) cell(node trace.NodeID) *cell {
+	return &c.page(node)[node&(pageSize-1)]
 }
 
 // deepest returns the deepest block held on the path to node, trace.NoNode if there is none. The path
@@ -131,9 +136,7 @@ func (c *LRU) Touch(leaf trace.NodeID, stored, evicted *[]trace.NodeID) {
 		return // nothing is ever dropped: no need to know what is old
 	}
 	c.owner = append(c.owner, leaf)
-	for c.size > c.capacity {
-		c.evict(evicted)
-	}
+	c.evict(evicted)
 	if done := int(c.cursor - c.base); done > 1024 && done > len(c.owner)/2 {
 		c.owner = c.owner[:copy(c.owner, c.owner[done:])]
 		c.base = c.cursor
@@ -150,17 +153,28 @@ func (c *LRU) store(leaf trace.NodeID, stored *[]trace.NodeID) {
 	if stored != nil {
 		from = len(*stored)
 	}
-	for n := leaf; n != top; n = c.f.Parent[n] {
-		e := c.cell(n)
-		e.last = c.seq
-		if n != leaf {
-			e.kids = 1
+	for n := leaf; n != top; {
+		// A run of consecutive blocks is the usual case: one look at each page.
+		first := max(c.f.RunOf(n), n&^(pageSize-1))
+		if top != trace.NoNode && top >= first && top < n {
+			first = top + 1 // top is in this run, as its own child is
 		}
-		c.size++
+		page := c.page(n)
+		for i := int(n & (pageSize - 1)); i >= int(first&(pageSize-1)); i-- {
+			page[i] = cell{last: c.seq, kids: 1}
+		}
+		c.size += int(n-first) + 1
 		if stored != nil {
-			*stored = append(*stored, n)
+			for m := n; ; m-- {
+				*stored = append(*stored, m)
+				if m == first {
+					break
+				}
+			}
 		}
+		n = c.f.Parent[first]
 	}
+	c.cell(leaf).kids = 0
 	if top != trace.NoNode {
 		c.cell(top).kids++
 	}
@@ -171,34 +185,49 @@ func (c *LRU) store(leaf trace.NodeID, stored *[]trace.NodeID) {
 	}
 }
 
-// evict drops the least recent block.
+// evict drops the least recent blocks until no more than capacity are left.
 func (c *LRU) evict(evicted *[]trace.NodeID) {
-	for ; ; c.cursor++ {
+	for ; c.size > c.capacity; c.cursor++ {
 		n := c.owner[c.cursor-c.base]
 		if n == trace.NoNode {
 			continue
 		}
-		e := c.cell(n)
-		if e.last != c.cursor || e.kids > 0 {
+		if e := c.cell(n); e.last != c.cursor || e.kids > 0 {
 			continue // carried by a later request by now
 		}
+		if n = c.evictFrom(n, evicted); n == trace.NoNode {
+			c.owner[c.cursor-c.base] = n
+			continue
+		}
+		c.owner[c.cursor-c.base] = n
+		if c.size <= c.capacity {
+			return // the request may have more to give: the cursor stays
+		}
+	}
+}
+
+// evictFrom drops the leaf n, then its parent if that carries the same request and became a leaf, and so
+// on. It returns the block that carries the request now, trace.NoNode if it is done with.
+func (c *LRU) evictFrom(n trace.NodeID, evicted *[]trace.NodeID) trace.NodeID {
+	e := c.cell(n)
+	for {
 		e.last = 0
 		c.size--
 		if evicted != nil {
 			*evicted = append(*evicted, n)
 		}
-		c.owner[c.cursor-c.base] = trace.NoNode
-		p := c.f.Parent[n]
-		if p == trace.NoNode {
-			return
+		if n = c.f.Parent[n]; n == trace.NoNode {
+			return n
 		}
-		e = c.cell(p)
+		e = c.cell(n)
 		e.kids--
-		if e.last <= c.cursor {
-			e.last = c.cursor
-			c.owner[c.cursor-c.base] = p
+		if e.last > c.cursor {
+			return trace.NoNode // a later request went through it
 		}
-		return
+		e.last = c.cursor
+		if e.kids > 0 || c.size <= c.capacity {
+			return n
+		}
 	}
 }
 
