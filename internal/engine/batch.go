@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"sort"
 
 	"github.com/kvroute/kvroute/internal/trace"
@@ -181,7 +180,10 @@ func (b *Batch) Finish() {
 	kept := b.running[:0]
 	for _, slot := range b.running {
 		j := &b.jobs[slot]
-		if j.grant > 0 {
+		switch {
+		case j.decoding && j.growAt < b.steps:
+			b.settle(j)
+		case j.grant > 0:
 			b.prefilled(j)
 		}
 		if j.decoding && j.doneAt <= b.steps {
@@ -325,15 +327,43 @@ func (b *Batch) plan(now, tokens, square int64, preempted bool) {
 	b.runStart = now
 	b.runLen = 1
 	if tokens == 0 && !preempted && !b.single {
-		next := Forever
-		for _, slot := range b.running {
-			if j := &b.jobs[slot]; j.decoding {
-				next = min(next, j.doneAt, j.growAt)
-			}
-		}
-		b.runLen = max(1, next-b.steps)
+		b.runLen = max(1, b.quiet())
 	}
 	b.runEnd = addSat(now, addSat(b.cfg.Cost.decode(b.runLen, b.decodes, b.context), b.cfg.Cost.prefill(tokens, square)))
+}
+
+// quiet is the number of steps until something happens that others can see or that depends on order:
+// a request ends, or a block is needed that is not free. Blocks taken from the free ones on the way are
+// booked when the run ends (settle).
+func (b *Batch) quiet() int64 {
+	done, grow := Forever, Forever
+	for _, slot := range b.running {
+		if j := &b.jobs[slot]; j.decoding {
+			done, grow = min(done, j.doneAt), min(grow, j.growAt)
+		}
+	}
+	if grow >= done {
+		return done - b.steps
+	}
+	var need int64
+	for _, slot := range b.running {
+		if j := &b.jobs[slot]; j.decoding && j.growAt < done {
+			need += b.privateFor(j, b.produced(j)+done-b.steps-1) - j.private
+		}
+	}
+	if need <= b.pool.free {
+		return done - b.steps
+	}
+	return grow - b.steps
+}
+
+// settle books the blocks that j took during the run that has just ended.
+func (b *Batch) settle(j *batchJob) {
+	if n := b.privateFor(j, b.produced(j)-1) - j.private; n > 0 {
+		b.pool.alloc(n, nil)
+		j.private += n
+		b.planGrowth(j)
+	}
 }
 
 // grow gives a block to each decoding job that needs one before the next step, oldest first, and
@@ -421,71 +451,4 @@ func (b *Batch) flushEvicted() {
 		b.obs.Evicted(b.cfg.Worker, b.evicted)
 		b.evicted = b.evicted[:0]
 	}
-}
-
-// Hits returns how many leading blocks of the path to leaf are cached.
-func (b *Batch) Hits(leaf trace.NodeID) int {
-	if leaf == trace.NoNode {
-		return 0
-	}
-	_, below := b.pool.hit(leaf)
-	return int(int64(b.cfg.Forest.Depth[leaf]) - below)
-}
-
-// Kill drops all state of the worker and appends what it had in flight to dst, running first, with the
-// tokens produced so far in Done. The worker must not be used afterwards, but for Next.
-func (b *Batch) Kill(now int64, dst []Job) []Job {
-	if b.runEnd != Forever {
-		// Steps that ended before now have produced their tokens.
-		n := int64(sort.Search(int(b.runLen), func(i int) bool {
-			return addSat(b.runStart, b.cfg.Cost.decode(int64(i)+1, b.decodes, b.context)) > now
-		}))
-		if b.runLen > 1 {
-			b.steps += n
-		}
-	}
-	for _, slot := range b.running {
-		j := &b.jobs[slot]
-		if j.decoding {
-			j.Done = b.produced(j)
-		}
-		dst = append(dst, j.Job)
-	}
-	for b.waiting.n > 0 {
-		dst = append(dst, b.jobs[b.waiting.popFront()].Job)
-	}
-	b.runEnd = Forever
-	b.running = b.running[:0]
-	return dst
-}
-
-// Check verifies the worker's invariants; tests call it after every event.
-func (b *Batch) Check() error {
-	held := make([]trace.NodeID, 0, len(b.running))
-	var private, decodes, context int64
-	for _, slot := range b.running {
-		j := &b.jobs[slot]
-		if j.held != trace.NoNode {
-			held = append(held, j.held)
-		}
-		private += j.private
-		if j.decoding {
-			decodes++
-			context += j.Input + b.produced(j)
-		}
-		if j.private < 0 || (!j.decoding && j.computed > j.target) {
-			return fmt.Errorf("batch: job %d has %d private blocks, %d of %d tokens", j.ID, j.private, j.computed, j.target)
-		}
-	}
-	if private != b.pool.private || decodes != b.decodes || context != b.context {
-		return fmt.Errorf("batch: jobs hold %d private blocks, %d decode, %d context tokens; counted %d, %d, %d",
-			private, decodes, context, b.pool.private, b.decodes, b.context)
-	}
-	if len(b.running) > b.cfg.MaxRunning {
-		return fmt.Errorf("batch: %d running, limit %d", len(b.running), b.cfg.MaxRunning)
-	}
-	if b.runEnd == Forever && len(b.running)+b.waiting.n > 0 {
-		return fmt.Errorf("batch: idle with %d running and %d waiting", len(b.running), b.waiting.n)
-	}
-	return b.pool.check(held)
 }

@@ -201,11 +201,11 @@ func (s *run) bereave(i int32, worker int) error {
 	s.release(i, 0)
 	s.release(i, 1)
 	st.phase = phaseAway
-	if st.attempt > 0 {
+	st.attempt++ // what is still to come of the old one is void
+	if st.attempt > 1 {
 		s.lost++
 		return nil
 	}
-	st.attempt++
 	if st.start > s.now { // its prefill had been planned only
 		st.start = -1
 	}
