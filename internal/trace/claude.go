@@ -119,7 +119,7 @@ func (r *claudeReader) readSession() error {
 		r.session = fmt.Sprintf("%s#%d", name, i)
 	}
 	r.sh.names[r.session] = true
-	r.root = sessionRoot(r.sh.root, k)
+	r.root = sessionRoot(k)
 	if r.size == 0 {
 		r.size = claudeBlock
 		if r.asked != 0 {
@@ -130,11 +130,10 @@ func (r *claudeReader) readSession() error {
 }
 
 // sessionRoot is the parent of the first blocks of the k-th session.
-func sessionRoot(root block.Hash, k int) block.Hash {
-	var b [24]byte
-	binary.LittleEndian.PutUint64(b[:8], uint64(root))
-	copy(b[8:16], "session ")
-	binary.LittleEndian.PutUint64(b[16:], uint64(k))
+func sessionRoot(k int) block.Hash {
+	var b [16]byte
+	copy(b[:8], "session ")
+	binary.LittleEndian.PutUint64(b[8:], uint64(k))
 	return block.Hash(xxh3.Hash(b[:]))
 }
 

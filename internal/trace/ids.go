@@ -16,14 +16,6 @@ func chain(parent block.Hash, id uint64) block.Hash {
 	return block.Hash(xxh3.Hash(b[:]))
 }
 
-// namespace returns the parent of first blocks under a name: block.Root for "".
-func namespace(name string) block.Hash {
-	if name == "" {
-		return block.Root
-	}
-	return block.Hash(xxh3.HashString("kvroute/trace/namespace/" + name))
-}
-
 // noID stands for the predecessor of first blocks.
 const noID = -1
 

@@ -32,7 +32,7 @@ func decompress(r io.Reader, name string) (io.Reader, error) {
 	head, err := br.Peek(24)
 	if len(head) == 0 {
 		if err == nil || errors.Is(err, io.EOF) {
-			return nil, &Error{File: name, Why: "the file is empty", Damaged: true}
+			return nil, &Error{File: name, Why: "the file is empty"}
 		}
 		return nil, &Error{File: name, Why: "cannot be read: " + err.Error(), Damaged: true}
 	}

@@ -22,7 +22,6 @@ const (
 // hangs on by number and gives the hashes of the blocks that follow, which get the next numbers.
 type kvReader struct {
 	base
-	sh     *shared
 	size   int
 	s      scan
 	f      Forest // blocks by number since the last reset
@@ -306,9 +305,6 @@ func (r *kvReader) number(parent NodeID, h block.Hash, i int) error {
 	f := &r.f
 	if f.Len() >= int(NoNode)-1 {
 		return r.fail(`write a {"type":"reset"} record from time to time`, "more than 2^32 blocks")
-	}
-	if r.sh.root != block.Root {
-		h = chain(r.sh.root, uint64(h))
 	}
 	n, depth, cum := NodeID(f.Len()), uint32(1), uint64(0)
 	first := n

@@ -16,7 +16,7 @@ func Load(sources []Source, opt Options) (*Workload, error) {
 	if opt.Name == "" {
 		opt.Name = sources[0].Name
 	}
-	l := loader{opt: opt, sh: newShared(opt), b: newForestBuilder(), index: map[string]int32{},
+	l := loader{opt: opt, sh: newShared(), b: newForestBuilder(), index: map[string]int32{},
 		w: &Workload{Name: opt.Name}}
 	for _, s := range sources {
 		if err := l.source(s); err != nil {

@@ -123,7 +123,7 @@ func (r *idReader) ids() (bool, error) {
 	if !s.open('[') {
 		return false, nil
 	}
-	prev, parent := int64(noID), r.sh.root
+	prev, parent := int64(noID), block.Root
 	for first := true; s.item(']', &first); {
 		id, ok := s.integer()
 		if !ok {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-
-	"github.com/kvroute/kvroute/internal/block"
 )
 
 // Names of the formats.
@@ -34,7 +32,6 @@ const (
 
 // shared is what the readers of several sources of one trace have in common.
 type shared struct {
-	root     block.Hash
 	ids      idTable // chained ids
 	sessions int     // claude-code: sessions read so far
 	names    map[string]bool
@@ -42,14 +39,12 @@ type shared struct {
 	chained  int              // block_tokens: 0 not seen yet, 1 present, 2 absent
 }
 
-func newShared(opt Options) *shared {
-	return &shared{root: namespace(opt.Namespace), names: map[string]bool{}}
-}
+func newShared() *shared { return &shared{names: map[string]bool{}} }
 
 // Open returns a reader of r, which is unpacked if it is gzip or zstd. A format of "" or "auto" is
 // found by looking at the first line. Errors are *Error.
 func Open(r io.Reader, format string, opt Options) (Reader, Meta, error) {
-	return open(r, format, opt, newShared(opt))
+	return open(r, format, opt, newShared())
 }
 
 func open(r io.Reader, format string, opt Options, sh *shared) (Reader, Meta, error) {
@@ -63,7 +58,7 @@ func open(r io.Reader, format string, opt Options, sh *shared) (Reader, Meta, er
 	b := base{in: newLines(src, opt.MaxLine), name: opt.Name}
 	line, err := b.peek()
 	if err == io.EOF {
-		return nil, Meta{}, &Error{File: opt.Name, Why: "there is nothing in the file but blank lines", Damaged: true}
+		return nil, Meta{}, &Error{File: opt.Name, Why: "there is nothing in the file but blank lines"}
 	}
 	if err != nil {
 		return nil, Meta{}, err
@@ -81,7 +76,7 @@ func open(r io.Reader, format string, opt Options, sh *shared) (Reader, Meta, er
 	case RAGPulse:
 		return &ragReader{base: b, sh: sh}, Meta{format, evenBlock}, nil
 	case KVRoute:
-		r := &kvReader{base: b, sh: sh}
+		r := &kvReader{base: b}
 		if err := r.heading(opt.BlockSize); err != nil {
 			return nil, Meta{}, err
 		}

@@ -195,7 +195,7 @@ func (r *ragReader) pieces() (bool, error) {
 // finish chains the pieces and gives them their sizes.
 func (r *ragReader) finish(rec *Record) error {
 	r.blocks, r.tokens = r.blocks[:0], r.tokens[:0]
-	parent := r.sh.root
+	parent := block.Root
 	for _, list := range r.lists {
 		for _, id := range list {
 			parent = chain(parent, uint64(id))
