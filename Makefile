@@ -22,7 +22,7 @@ MISSPELL    := go run github.com/golangci/misspell/cmd/misspell@v0.8.0
 BENCHSTAT   := go run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build build-nocgo test test-all race lint fuzz golden bench bench-compare cover man demo clean
+.PHONY: help setup build build-nocgo test test-all race lint fuzz golden quality bench bench-compare cover man demo clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
@@ -56,6 +56,9 @@ fuzz: setup ## run every fuzz target for FUZZTIME (10s)
 
 golden: setup ## rewrite the golden files; read the diff before you commit it
 	go test -short $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u) -update
+
+quality: setup ## measure the default policy on all traces again, into docs/decision-quality.md (needs the big traces)
+	KVROUTE_REQUIRE_TRACES=1 go test -timeout 60m ./internal/quality -update
 
 bench: setup ## run the benchmarks matching BENCH (all) COUNT (10) times, into build/new.txt
 	@mkdir -p build

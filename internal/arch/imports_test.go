@@ -38,6 +38,7 @@ var layers = map[string]string{
 	"internal/prefixcache": "core",
 	"internal/arch":        "tests",
 	"internal/testtraces":  "tests",
+	"internal/quality":     "tests",
 }
 
 // rules say which package (or layer) must not reach which (or which layer), directly or through others.
@@ -67,6 +68,9 @@ var rules = []struct{ pkg, mustNotReach, because string }{
 	{"internal/replay", "internal/engine", "a replay has no clock, hence no engine model"},
 	{"internal/sweep", "internal/sim", "a sweep runs any function, whoever made it"},
 	{"internal/sweep", "internal/replay", "a sweep runs any function, whoever made it"},
+	{"entry", "tests", "what serves tests must not reach the program"},
+	{"driver", "tests", "what serves tests must not reach the program"},
+	{"core", "tests", "what serves tests must not reach the program"},
 	{"internal/plot", "net/http", "pictures are made offline"},
 }
 

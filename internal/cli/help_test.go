@@ -140,10 +140,6 @@ func TestManPages(t *testing.T) {
 
 // TestExamples runs every example of every help page, as a shell would.
 func TestExamples(t *testing.T) {
-	traces, err := filepath.Abs(testtraces.Bundled("traces"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	ran := 0
 	for _, words := range commands(t) {
 		_, page, _ := run(t, append(append([]string{}, words...), "--help")...)
@@ -157,40 +153,50 @@ func TestExamples(t *testing.T) {
 				continue
 			}
 			ran++
-			t.Run(fileName(words)+"/"+line, func(t *testing.T) {
-				dir := t.TempDir()
-				if err := os.Symlink(traces, filepath.Join(dir, "traces")); err != nil {
-					t.Fatal(err)
-				}
-				cmd := exec.Command("sh", "-c", line)
-				cmd.Dir = dir
-				env := map[string]string{"HOME": dir}
-				cleanEnv(func(k, v string) { env[k] = v })
-				for k, v := range env {
-					cmd.Env = append(cmd.Env, k+"="+v)
-				}
-				var stderr bytes.Buffer
-				cmd.Stderr = &stderr
-				out, err := cmd.Output()
-				if err != nil {
-					t.Fatalf("%v\n%s", err, stderr.String())
-				}
-				if stderr.Len() > 0 {
-					t.Errorf("talks on stderr: %s", stderr.String())
-				}
-				files, err := filepath.Glob(filepath.Join(dir, "*"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if len(out) == 0 && len(files) < 2 {
-					t.Error("neither printed nor wrote anything")
-				}
-			})
+			t.Run(fileName(words)+"/"+line, func(t *testing.T) { shell(t, line) })
 		}
 	}
 	if ran < 8 {
 		t.Fatalf("ran %d examples", ran)
 	}
+}
+
+// shell runs a documented command in a folder that has only the bundled traces, and returns what it
+// prints. Success means exit code 0, a quiet stderr, and something printed or written.
+func shell(t *testing.T, line string) string {
+	t.Helper()
+	traces, err := filepath.Abs(testtraces.Bundled("traces"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(traces, filepath.Join(dir, "traces")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sh", "-c", line)
+	cmd.Dir = dir
+	env := map[string]string{"HOME": dir}
+	cleanEnv(func(k, v string) { env[k] = v })
+	for k, v := range env {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", line, err, stderr.String())
+	}
+	if stderr.Len() > 0 {
+		t.Errorf("%s talks on stderr: %s", line, stderr.String())
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) == 0 && len(files) < 2 {
+		t.Errorf("%s neither printed nor wrote anything", line)
+	}
+	return string(out)
 }
 
 // golden compares with a file, or rewrites it with -update.

@@ -197,11 +197,15 @@ func (f *simFlags) config(cfg score.Config, p *sweep.Point) sim.Config {
 	}
 }
 
-// addGiven adds the text of flags that the user set.
+// addGiven adds flags that the user set: numbers as numbers, everything else as typed.
 func (a *app) addGiven(flags map[string]any, names ...string) {
 	for _, n := range names {
-		if a.given(n) {
-			flags[n] = a.texts[n]
+		if !a.given(n) {
+			continue
+		}
+		flags[n] = a.texts[n]
+		if x, err := parseReal(a.texts[n]); err == nil {
+			flags[n] = x
 		}
 	}
 }

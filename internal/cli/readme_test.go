@@ -1,0 +1,134 @@
+package cli_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvroute/kvroute/internal/testtraces"
+)
+
+// TestReadmeCommands runs the kvroute commands of README.md. In console blocks what follows a command
+// is its output, to the byte.
+func TestReadmeCommands(t *testing.T) {
+	path := testtraces.Bundled("README.md")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), "\n"); n > 250 {
+		t.Errorf("README.md has %d lines, more than 250", n)
+	}
+	var out []string
+	ran, shown := 0, 0
+	lines := strings.Split(string(text), "\n")
+	for i := 0; i < len(lines); i++ {
+		lang, fence := strings.CutPrefix(lines[i], "```")
+		out = append(out, lines[i])
+		if !fence || lang == "" {
+			continue
+		}
+		end := i + 1
+		for lines[end] != "```" {
+			end++
+		}
+		for _, line := range lines[i+1 : end] {
+			if command, ok := strings.CutPrefix(line, "$ "); ok && lang == "console" {
+				got := shell(t, command)
+				ran++
+				shown++
+				out = append(out, line)
+				out = append(out, strings.Split(strings.TrimRight(got, "\n"), "\n")...)
+				continue
+			}
+			if lang == "sh" {
+				out = append(out, line)
+				if strings.HasPrefix(line, "kvroute ") {
+					shell(t, line)
+					ran++
+				}
+			}
+		}
+		i = end - 1
+	}
+	if ran < 4 || shown < 2 {
+		t.Fatalf("ran %d commands, %d with output", ran, shown)
+	}
+	got := strings.Join(out, "\n")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(string(text), got); diff != "" {
+		t.Errorf("README.md shows other output than its commands have (-README +got); make golden rewrites it:\n%s", diff)
+	}
+}
+
+// TestDocumentLinks follows the relative links of all documents.
+func TestDocumentLinks(t *testing.T) {
+	root := testtraces.Root()
+	var docs []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "traces/*.md"} {
+		found, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs = append(docs, found...)
+	}
+	link := regexp.MustCompile(`\]\(([^)#]+)[^)]*\)`)
+	checked := 0
+	for _, doc := range docs {
+		text, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			checked++
+			if _, err := os.Stat(filepath.Join(filepath.Dir(doc), m[1])); err != nil {
+				t.Errorf("%s links to %s: %v", filepath.Base(doc), m[1], err)
+			}
+		}
+	}
+	if checked == 0 {
+		t.Fatal("found no links")
+	}
+}
+
+// TestCommandsInDocuments checks that documents speak of commands and flags that exist.
+func TestCommandsInDocuments(t *testing.T) {
+	flags := map[string]bool{}
+	names := map[string]bool{}
+	flagWord := regexp.MustCompile(`--[a-z][a-z-]+`)
+	for _, words := range commands(t) {
+		names[strings.Join(words, " ")] = true
+		_, page, _ := run(t, append(append([]string{}, words...), "--help")...)
+		for _, f := range flagWord.FindAllString(page, -1) {
+			flags[f] = true
+		}
+	}
+	for _, doc := range []string{"README.md", "CHANGELOG.md", "docs/cli-json.md", "docs/decision-quality.md", "docs/trace-format.md"} {
+		text, err := os.ReadFile(testtraces.Bundled(doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range flagWord.FindAllString(string(text), -1) {
+			if !flags[f] {
+				t.Errorf("%s speaks of %s, which no command has", doc, f)
+			}
+		}
+		for _, m := range regexp.MustCompile("`kvroute ([a-z]+)").FindAllStringSubmatch(string(text), -1) {
+			if !names[m[1]] {
+				t.Errorf("%s speaks of kvroute %s, which does not exist", doc, m[1])
+			}
+		}
+	}
+}
