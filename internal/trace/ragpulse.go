@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"bytes"
 	"strings"
 
 	"github.com/kvroute/kvroute/internal/block"
@@ -60,10 +61,9 @@ func (r *ragReader) object(rec *Record) (size bool, err error) {
 		if !ok {
 			break
 		}
-		name := string(k)
-		bit := ragFields[name]
+		bit := ragFields[string(k)]
 		if seen&bit != 0 {
-			return false, r.fail("", errAgain, name)
+			return false, r.fail("", errAgain, k)
 		}
 		seen |= bit
 		switch {
@@ -81,7 +81,7 @@ func (r *ragReader) object(rec *Record) (size bool, err error) {
 			rec.Session, ok = s.name()
 		case bit == hasTokens:
 			tokens, ok = s.integer()
-		case strings.HasSuffix(name, "_id"):
+		case bytes.HasSuffix(k, []byte("_id")):
 			piece, ok = s.integer()
 		default:
 			ok = s.skip()
@@ -89,7 +89,7 @@ func (r *ragReader) object(rec *Record) (size bool, err error) {
 		if !ok {
 			e := r.failScan(s)
 			if !e.Damaged {
-				e.Why = name + ": " + e.Why
+				e.Why = string(k) + ": " + e.Why
 			}
 			return false, e
 		}
@@ -136,7 +136,7 @@ func (s *scan) seconds() (int64, bool) {
 	if !ok {
 		return 0, false
 	}
-	in := scan{b: append(append([]byte(nil), t...), ' ')}
+	in := scan{b: t}
 	v, ok := in.decimal(6)
 	if !ok || !in.end() {
 		s.i = at

@@ -2,6 +2,8 @@ package trace_test
 
 import (
 	"bytes"
+	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/kvroute/kvroute/internal/block"
 	"github.com/kvroute/kvroute/internal/testtraces"
 	"github.com/kvroute/kvroute/internal/trace"
+	"github.com/zeebo/xxh3"
 )
 
 // save writes w to memory.
@@ -123,6 +126,39 @@ func TestWriteAndReadBack(t *testing.T) {
 			sameTraffic(t, want, loadBytes(t, trace.Options{}, string(save(t, want, trace.Mooncake, ""))), false)
 		})
 	}
+}
+
+// TestWrittenForm pins both forms.
+func TestWrittenForm(t *testing.T) {
+	w := loadBytes(t, trace.Options{}, chainLine+`{"timestamp":4.5,"input_length":50,"output_length":6,"block_size":16,"session_id":"b\"","request_id":7,"hash_ids":[0,2,3]}`+"\n"+
+		`{"timestamp":5,"input_length":40,"output_length":5,"block_size":16,"hash_ids":[0,1]}`)
+	for format, want := range map[string]string{
+		trace.Mooncake: `{"timestamp":0,"input_length":40,"output_length":5,"hash_ids":[0,1],"block_size":16,"session_id":"a"}
+{"timestamp":1.5,"input_length":50,"output_length":6,"hash_ids":[0,2,3],"block_size":16,"session_id":"b\"","request_id":"7"}
+{"timestamp":2,"input_length":40,"output_length":5,"hash_ids":[0,1],"block_size":16}
+`,
+		trace.KVRoute: `{"kvroute":"trace/v1","block_size":16}
+{"t":0,"in":40,"out":5,"new":"` + hexOf(0) + hexOf(0, 1) + `","s":"a"}
+{"t":1500,"in":50,"out":6,"at":0,"new":"` + hexOf(0, 2) + hexOf(0, 2, 3) + `","s":"b\"","id":"7"}
+{"t":2000,"in":40,"out":5,"at":1}
+`,
+	} {
+		if d := cmp.Diff(want, string(save(t, w, format, ""))); d != "" {
+			t.Errorf("%s (-want +got):\n%s", format, d)
+		}
+	}
+}
+
+// hexOf is the hash of a path of ids, by the rule of docs/trace-format.md.
+func hexOf(ids ...uint64) string {
+	var h uint64
+	for _, id := range ids {
+		var b [16]byte
+		binary.LittleEndian.PutUint64(b[:8], h)
+		binary.LittleEndian.PutUint64(b[8:], id)
+		h = xxh3.Hash(b[:])
+	}
+	return fmt.Sprintf("%016x", h)
 }
 
 func TestWriteMooncakeAsItWas(t *testing.T) {
