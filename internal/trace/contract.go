@@ -47,7 +47,7 @@ type Options struct {
 	GapCap         time.Duration // claude-code: longest pause inside a session; 0: 60 s, negative: no cap
 	Speedup        float64       // Load divides arrivals by it; 0: 1
 	Limit          int           // Load keeps the first requests by arrival only; 0: all
-	MaxLine        int           // longest line in bytes; 0: 1 GiB
+	MaxLine        int           // longest line in bytes; 0: 256 MiB
 }
 
 // Meta says what Open found.

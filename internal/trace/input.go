@@ -12,7 +12,7 @@ import (
 )
 
 // defaultMaxLine bounds the memory a damaged or foreign file can claim.
-const defaultMaxLine = 1 << 30
+const defaultMaxLine = 256 << 20
 
 // readChunk is the least room offered to one read of the source.
 const readChunk = 64 << 10
