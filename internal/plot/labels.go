@@ -14,6 +14,7 @@ import (
 type placed struct {
 	x, y  []float64
 	names []string
+	lines []float64 // values of y with a line across, not to be written on
 	style text.Style
 }
 
@@ -25,6 +26,9 @@ func (l *placed) Plot(c draw.Canvas, p *plot.Plot) {
 	for i := range l.x {
 		at := vg.Point{X: tx(l.x[i]), Y: ty(l.y[i])}
 		taken = append(taken, vg.Rectangle{Min: vg.Point{X: at.X - r, Y: at.Y - r}, Max: vg.Point{X: at.X + r, Y: at.Y + r}})
+	}
+	for _, at := range l.lines {
+		taken = append(taken, vg.Rectangle{Min: vg.Point{X: c.Min.X, Y: ty(at) - 1}, Max: vg.Point{X: c.Max.X, Y: ty(at) + 1}})
 	}
 	for i, name := range l.names {
 		if name == "" {

@@ -175,6 +175,9 @@ func TestWrite(t *testing.T) {
 			for _, format := range plot.Formats() {
 				b := draw(t, d, format)
 				keep(t, name+"."+format, b)
+				if format == "png" && name != "weights" {
+					continue // the same drawing as the SVG, and slow
+				}
 				if again := draw(t, d, format); !bytes.Equal(b, again) {
 					t.Errorf("%s: bytes differ from one time to the next", format)
 				}

@@ -44,7 +44,7 @@ func tradeoff(d *report.Document, axis *swept) (panel, bool, error) {
 			xs.include(x)
 			ys.include(y * 100)
 			name := ""
-			if end := i == 0 || i == len(g.runs)-1; g.at[i] >= 0 && (end || len(curves) == 1) && g.color != refColor(g.label) {
+			if end := i == 0 || i == len(g.runs)-1; g.at[i] >= 0 && (end || len(curves) == 1) && (end || len(curves) <= 3) && g.color != refColor(g.label) {
 				name = axis.texts[g.at[i]]
 			}
 			names.add(x, y*100, name)
@@ -57,7 +57,8 @@ func tradeoff(d *report.Document, axis *swept) (panel, bool, error) {
 			return out, false, err
 		}
 		dots.GlyphStyle = draw.GlyphStyle{Color: g.color, Radius: vg.Points(3.4), Shape: g.glyph}
-		if axis.ordered && len(pts) > 1 { // the way from the least to the greatest value
+		if n := len(curves); axis.ordered && len(pts) > 1 && 1 < n && n <= 3 && g.color != refColor(g.label) {
+			// Names would be too many: the way from the least to the greatest value, named at its ends.
 			line, err := plotter.NewLine(pts)
 			if err != nil {
 				return out, false, err
@@ -78,6 +79,7 @@ func tradeoff(d *report.Document, axis *swept) (panel, bool, error) {
 	if d.Trace.Blocks > 0 && d.Trace.CeilingHitBlocks > 0 {
 		l := &level{at: 100 * report.Ratio(d.Trace.CeilingHitBlocks, d.Trace.Blocks), style: draw.LineStyle{Color: muted, Width: vg.Points(1), Dashes: dashed}}
 		ys.include(l.at)
+		names.lines = append(names.lines, l.at)
 		out.plot.Add(l)
 		out.explain("one cache without limit", l)
 	}
@@ -92,7 +94,7 @@ func tradeoff(d *report.Document, axis *swept) (panel, bool, error) {
 func distribution(runs []*report.Run, labels []string, colors []color.NRGBA) (panel, bool, error) {
 	out := panel{id: "cdf", title: "Distribution of the time to first token", plot: newPlot("TTFT (ms)", "requests that had it by then (%)")}
 	low, high := math.Inf(1), 0.0
-	styles := [][]vg.Length{solid, dashed, dotted}
+	styles := [][]vg.Length{solid, dashed, mixed, dotted}
 	n := 0
 	for i, r := range runs {
 		if len(r.TTFTCurve) < 2 {
@@ -102,7 +104,10 @@ func distribution(runs []*report.Run, labels []string, colors []color.NRGBA) (pa
 		for k, us := range r.TTFTCurve {
 			x := max(float64(us)/1000, 0.001) // a logarithmic axis has no zero; 1 µs is the least time there is
 			pts[k] = plotter.XY{X: x, Y: 100 * float64(k) / float64(len(r.TTFTCurve)-1)}
-			low, high = min(low, x), max(high, x)
+			if k >= len(pts)/100 { // the least of a hundred may lie far away: a request with every block cached
+				low = min(low, x)
+			}
+			high = max(high, x)
 		}
 		line, err := plotter.NewLine(pts)
 		if err != nil {

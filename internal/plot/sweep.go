@@ -24,26 +24,33 @@ type swept struct {
 	ordered bool // values have an order; else they are names
 }
 
-// alongAxis picks the axis to draw along: the one with an order that has most values, scorer flags
-// before the fleet's, else the names with most values.
+// alongAxis picks the axis to draw along: one with an order before names, more values before fewer. Where
+// the fleet is swept too it is the fleet's, unless that makes more curves than can be told apart: settings
+// are compared within a fleet, and along it the policies to compare with are curves as well.
 func alongAxis(s *report.Sweep) *swept {
-	var best *swept
-	better := func(a, b *swept) bool {
-		if a.ordered != b.ordered {
-			return a.ordered
+	var scorer, fleet *swept
+	settings := 1
+	pick := func(best **swept, c *swept) {
+		if b := *best; b == nil || (c.ordered && !b.ordered) || (c.ordered == b.ordered && len(c.texts) > len(b.texts)) {
+			*best = c
 		}
-		as, bs := slices.Contains(report.ScorerFlags(), a.flag), slices.Contains(report.ScorerFlags(), b.flag)
-		if as != bs && len(a.texts) > 1 && len(b.texts) > 1 {
-			return as
-		}
-		return len(a.texts) > len(b.texts)
 	}
 	for _, a := range s.Axes {
-		if c := newSwept(a); best == nil || better(c, best) {
-			best = c
+		c := newSwept(a)
+		if slices.Contains(report.ScorerFlags(), a.Flag) {
+			settings *= len(a.Values)
+			pick(&scorer, c)
+		} else {
+			pick(&fleet, c)
 		}
 	}
-	return best
+	switch {
+	case scorer == nil:
+		return fleet
+	case fleet == nil, len(fleet.texts) < 2, len(scorer.texts) > 1 && settings > maxSeries:
+		return scorer
+	}
+	return fleet
 }
 
 func newSwept(a report.Axis) *swept {

@@ -26,6 +26,7 @@ var (
 	purple = color.NRGBA{0xcc, 0x79, 0xa7, 0xff}
 	amber  = color.NRGBA{0xe6, 0x9f, 0x00, 0xff}
 	sky    = color.NRGBA{0x56, 0xb4, 0xe9, 0xff}
+	slate  = color.NRGBA{0x70, 0x70, 0x80, 0xff}
 
 	// ink and faint are no pure greys, so that a page can find them in an SVG and replace them by the
 	// reader's own text colour.
@@ -34,8 +35,9 @@ var (
 	muted = color.NRGBA{0x76, 0x77, 0x78, 0xff}
 )
 
-// series are the colours of curves; maxSeries of them can be told apart.
-var series = []color.NRGBA{blue, amber, purple, sky, green, orange}
+// series are the colours of curves; maxSeries of them can be told apart. Orange and green are those of
+// round-robin and least-work on every plot.
+var series = []color.NRGBA{blue, amber, purple, sky, slate, ink}
 
 const maxSeries = 6
 
@@ -47,6 +49,7 @@ var (
 	solid  []vg.Length
 	dashed = []vg.Length{vg.Points(6), vg.Points(3)}
 	dotted = []vg.Length{vg.Points(1.5), vg.Points(2.5)}
+	mixed  = []vg.Length{vg.Points(7), vg.Points(2), vg.Points(1.5), vg.Points(2)}
 )
 
 func sans(size float64, bold bool) font.Font {

@@ -299,21 +299,6 @@ func Label(r *Run) string {
 	return text
 }
 
-// RoundRobin returns the index of the round-robin run that shares the run's fleet (workers, capacity
-// and every flag that is not the scorer's), or -1.
-func (d *Document) RoundRobin(run int) int { return d.peer(run, "round-robin") }
-
-func (d *Document) peer(run int, policy string) int {
-	r := &d.Runs[run]
-	for i := range d.Runs {
-		p := &d.Runs[i]
-		if p.Policy == policy && p.Workers == r.Workers && p.CapacityBlocks == r.CapacityBlocks && fleet(p) == fleet(r) {
-			return i
-		}
-	}
-	return -1
-}
-
 // fleet is what of a run's flags is not the scorer's, as a comparable text.
 func fleet(r *Run) string {
 	var names []string

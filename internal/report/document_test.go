@@ -117,13 +117,25 @@ func TestGolden(t *testing.T) {
 		wide.Runs[0].MissBlocksPerWorker = append(wide.Runs[0].MissBlocksPerWorker, 3)
 	}
 	wide.Runs[0].Workers = 40
+	fleets := &report.Document{Version: "v0.1.0", Trace: fakeTrace(), Sweep: &report.Sweep{Repeats: 1, Axes: []report.Axis{
+		{Flag: "workers", Values: []any{2.0, 4.0}}, {Flag: "kv-overlap-weight", Values: []any{1.0, 4.0}}}}}
+	for i, kind := range []string{report.KindSwept, report.KindSwept, report.KindReference} {
+		for n := int64(2); n <= 4; n += 2 {
+			flags := map[string]any{"router-policy": "round-robin", "workers": float64(n)}
+			if kind == report.KindSwept {
+				flags = map[string]any{"router-policy": "kv-aware", "workers": float64(n), "kv-overlap-weight": 1 + 3*float64(i)}
+			}
+			fleets.Runs = append(fleets.Runs, fakeRun(flags["router-policy"].(string), kind, flags, 40000+3000*int64(i)*n, 0, make([]int64, n)...))
+			fleets.Runs[len(fleets.Runs)-1].Imbalance = 1 + 0.1*float64(i)
+		}
+	}
 	noBlocks := fakeSingle(true)
 	noBlocks.Trace.Blocks, noBlocks.Trace.CeilingHitBlocks = 0, 0
 	r := &noBlocks.Runs[0]
 	r.HitBlocks, r.HitRate, r.TokenHitRate, r.MissBlocksPerWorker, r.CapacityBlocks = 0, 0, 0, make([]int64, 4), 0
 	for name, d := range map[string]*report.Document{
 		"sweep-sim": fakeSweep(true), "sweep-replay": fakeSweep(false), "single-sim": fakeSingle(true), "single-replay": fakeSingle(false),
-		"wide": wide, "no-blocks": noBlocks, "empty": {Version: "v0.1.0", Trace: report.Trace{Name: "none"}},
+		"wide": wide, "fleets": fleets, "no-blocks": noBlocks, "empty": {Version: "v0.1.0", Trace: report.Trace{Name: "none"}},
 	} {
 		for _, format := range report.Formats() {
 			if strings.HasPrefix(name, "sweep-") || name == "single-sim" || format == "table" {
@@ -228,13 +240,26 @@ func TestFlagsText(t *testing.T) {
 
 func TestRoundRobinOfTheSameFleet(t *testing.T) {
 	d := fakeSweep(true)
-	d.Runs[4].Flags["event-delay"] = "50ms"
-	if got := d.RoundRobin(0); got != -1 {
-		t.Errorf("compared with run %d of another fleet", got)
+	if got := string(render(t, d, "table")); strings.Count(got, "-21.2%") != 1 {
+		t.Errorf("not compared with round robin:\n%s", got)
 	}
-	d.Runs[0].Flags["event-delay"] = "50ms"
-	if got := d.RoundRobin(0); got != 4 {
-		t.Errorf("got %d, want 4", got)
+	d.Runs[4].Flags["event-delay"] = "50ms"
+	if got := string(render(t, d, "table")); strings.Contains(got, "vs RR") {
+		t.Errorf("compared with a run of another fleet:\n%s", got)
+	}
+}
+
+// TestManyRuns: the greatest sweep there can be still prints in no time (it would take minutes if every
+// run were compared with every other).
+func TestManyRuns(t *testing.T) {
+	d := fakeSweep(true)
+	one := d.Runs[0]
+	for i := range 10_000 {
+		one.Flags = map[string]any{"kv-overlap-weight": float64(i), "workers": float64(i % 100)}
+		d.Runs = append(d.Runs, one)
+	}
+	if n := bytes.Count(render(t, d, "table"), []byte("\n")); n < 10_000 {
+		t.Errorf("%d lines", n)
 	}
 }
 
@@ -244,7 +269,7 @@ func TestRecommendationText(t *testing.T) {
 		r    report.Recommendation
 		want string
 	}{
-		{report.Recommendation{Metric: "ttft_mean_us", Gain: 0.01, Low: &low, High: &high, Verdict: report.VerdictNoise}, "no difference beyond noise: TTFT mean 1.0 % better"},
+		{report.Recommendation{Metric: "ttft_mean_us", Gain: 0.01, Low: &low, High: &high, Verdict: report.VerdictNoise}, "no difference beyond noise\nTTFT mean: 1.0 % better than with"},
 		{report.Recommendation{Metric: "ttft_mean_us", Verdict: report.VerdictDefault}, "nothing to change"},
 		{report.Recommendation{Metric: "balanced_hit_rate", Gain: 0.2, Verdict: report.VerdictOnce}, "noise unknown"},
 		{report.Recommendation{Metric: "balanced_hit_rate", Gain: 0.2, Low: &low, High: &high, Verdict: report.VerdictBetter}, "(5-95 %: -2.0% to +5.0%)"},

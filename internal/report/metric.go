@@ -51,9 +51,19 @@ const (
 	MeanTTFT     = "ttft_mean"
 	P90TTFT      = "ttft_p90"
 	HitRate      = "hit_rate"
+	BusiestMiss  = "busiest_miss_blocks"
 	BalancedHits = "balanced_hit_rate"
 	ImbalanceOf  = "imbalance"
 )
+
+// DefaultMetric is what a recommendation goes by unless asked otherwise: mean TTFT in simulations, the
+// miss blocks of the busiest worker where there is no clock.
+func DefaultMetric(sim bool) string {
+	if sim {
+		return MeanTTFT
+	}
+	return BusiestMiss
+}
 
 func counted(n int64) (float64, bool) { return float64(n), true }
 
@@ -80,8 +90,16 @@ func makeMetrics() []Metric {
 			value: func(r *Run) (float64, bool) { return counted(r.PredictedHitBlocks) }},
 		{Name: ImbalanceOf, Title: "imbalance", Unit: Factor, Better: Lower,
 			value: func(r *Run) (float64, bool) { return r.Imbalance, r.Imbalance > 0 }},
-		// Without a clock there is no time to compare. What a fleet loses by uneven spread is its busiest
-		// worker's excess over the mean, so hits are discounted by it.
+		// Without a clock there is no time to compare, but work: what the busiest worker has to compute is
+		// what the fleet waits for. Both hits given away and an uneven spread raise it.
+		{Name: BusiestMiss, Title: "miss blocks of the busiest worker", Unit: Count, Better: Lower,
+			value: func(r *Run) (float64, bool) {
+				var most int64
+				for _, n := range r.MissBlocksPerWorker {
+					most = max(most, n)
+				}
+				return float64(most), blocksKnown(r)
+			}},
 		{Name: BalancedHits, Title: "hit rate / imbalance", Unit: Share, Better: Higher,
 			value: func(r *Run) (float64, bool) {
 				if r.Imbalance <= 0 || !blocksKnown(r) {

@@ -36,7 +36,8 @@ func (d *Document) writeTable(w io.Writer) error {
 	var b strings.Builder
 	d.tableHead(&b)
 	if len(d.Runs) > 0 {
-		writeColumns(&b, d.columns())
+		byFleet := d.byFleet()
+		writeColumns(&b, byFleet.columns(), byFleet.fleets())
 		d.tableLegend(&b)
 	}
 	if len(d.Runs) == 1 {
@@ -49,6 +50,23 @@ func (d *Document) writeTable(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// byFleet returns the document with the runs of a fleet beside each other: those a sweep added come last
+// in it, but belong to the points of their fleet.
+func (d *Document) byFleet() *Document {
+	c := *d
+	c.Runs = make([]Run, 0, len(d.Runs))
+	fleets := d.fleets()
+	order := make([]int, len(d.Runs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return fleets[a] - fleets[b] })
+	for _, i := range order {
+		c.Runs = append(c.Runs, d.Runs[i])
+	}
+	return &c
 }
 
 func (d *Document) tableHead(b *strings.Builder) {
@@ -117,7 +135,7 @@ func (d *Document) columns() []column {
 	sim := slices.ContainsFunc(d.Runs, func(r Run) bool { return r.Sim != nil })
 	if sim {
 		cols = append(cols, d.numbers(MeanTTFT, "TTFT", "mean ms"))
-		if d.Sweep != nil && d.Sweep.Repeats > 1 {
+		if d.hasIntervals() {
 			cols = append(cols, d.spread(MeanTTFT))
 		}
 		cols = append(cols, d.numbers(P90TTFT, "TTFT", "p90 ms"), d.numbers("ttft_p99", "TTFT", "p99 ms"))
@@ -130,6 +148,10 @@ func (d *Document) columns() []column {
 		cols = append(cols, notes)
 	}
 	return cols
+}
+
+func (d *Document) hasIntervals() bool {
+	return slices.ContainsFunc(d.Runs, func(r Run) bool { return r.Intervals != nil })
 }
 
 // variedFlags are the flags whose value differs between runs and that no other column shows.
@@ -168,40 +190,73 @@ func wrapName(name string) []string {
 	return append(lines, line)
 }
 
-// numbers is a column of one metric, in one unit with one number of digits; '*' marks the best.
+// numbers is a column of one metric, in one unit with one number of digits; '*' marks the best of each
+// fleet, with all that the digits shown cannot tell from it.
 func (d *Document) numbers(name string, head ...string) column {
 	m := mustMetric(name)
-	c := column{head: head}
-	values := make([]float64, len(d.Runs))
-	known := make([]bool, len(d.Runs))
-	lo, hi := math.Inf(1), math.Inf(-1)
-	for i := range d.Runs {
-		values[i], known[i] = m.Value(&d.Runs[i])
-		if known[i] {
-			lo, hi = min(lo, values[i]), max(hi, values[i])
-		}
-	}
-	best := lo
-	if m.Better == Higher {
-		best = hi
-	}
+	c := column{head: head, cells: make([]string, len(d.Runs))}
 	digits := d.digits(m)
-	least, most, mark := scaled(m, lo, digits), scaled(m, hi, digits), scaled(m, best, digits)
-	for i, v := range values {
-		s := "-"
-		if known[i] {
-			s = scaled(m, v, digits)
+	for i := range d.Runs {
+		c.cells[i] = "-"
+		if v, ok := m.Value(&d.Runs[i]); ok {
+			c.cells[i] = scaled(m, v, digits)
 		}
-		switch {
-		case least == most: // no best among equals
-		case s == mark: // also those the digits shown cannot tell from it
-			s += "*"
-		default:
-			s += " "
+	}
+	type ends struct {
+		least, most float64 // by goodness: least is best
+		best, worst string
+		seen        bool
+	}
+	fleets := d.fleets()
+	of := make([]ends, len(d.Runs))
+	for i := range d.Runs {
+		v, ok := m.Value(&d.Runs[i])
+		if !ok {
+			continue
 		}
-		c.cells = append(c.cells, s)
+		if m.Better == Higher {
+			v = -v
+		}
+		e := &of[fleets[i]]
+		if !e.seen || v < e.least {
+			e.least, e.best = v, c.cells[i]
+		}
+		if !e.seen || v > e.most {
+			e.most, e.worst = v, c.cells[i]
+		}
+		e.seen = true
+	}
+	marked := func(i int) bool { // no best among equals
+		e := &of[fleets[i]]
+		return e.best != e.worst && c.cells[i] == e.best
+	}
+	marks := make([]string, len(d.Runs))
+	any := false
+	for i := range marks {
+		if marks[i] = " "; marked(i) {
+			marks[i], any = "*", true
+		}
+	}
+	if any {
+		for i := range c.cells {
+			c.cells[i] += marks[i]
+		}
 	}
 	return c
+}
+
+// fleets numbers the runs' fleets in the order they appear.
+func (d *Document) fleets() []int {
+	out := make([]int, len(d.Runs))
+	place := map[string]int{}
+	for i := range d.Runs {
+		key := Fleet(&d.Runs[i])
+		if _, ok := place[key]; !ok {
+			place[key] = len(place)
+		}
+		out[i] = place[key]
+	}
+	return out
 }
 
 // digits is how many decimals a metric gets in a table: enough for three places of its smallest value.
@@ -275,8 +330,15 @@ func (d *Document) against(sim bool) (column, bool) {
 	m := mustMetric(name)
 	c := column{head: []string{head, "vs RR"}}
 	any := false
+	fleets := d.fleets()
+	peers := make([]int, len(d.Runs)) // of fleets: their round robin + 1
+	for i := len(d.Runs) - 1; i >= 0; i-- {
+		if d.Runs[i].Policy == "round-robin" {
+			peers[fleets[i]] = i + 1
+		}
+	}
 	for i := range d.Runs {
-		rr := d.RoundRobin(i)
+		rr := peers[fleets[i]] - 1
 		v, ok := m.Value(&d.Runs[i])
 		if rr < 0 || rr == i || !ok {
 			c.cells = append(c.cells, "")
@@ -315,7 +377,7 @@ func (d *Document) tableLegend(b *strings.Builder) {
 	if n := d.notes(); n.width() > 0 {
 		b.WriteString("default and added runs are there to compare with\n")
 	}
-	if d.Sweep != nil && d.Sweep.Repeats > 1 && d.Runs[0].Sim != nil {
+	if d.hasIntervals() && d.Runs[0].Sim != nil {
 		fmt.Fprintf(b, "± is half of the 5-95 %% interval over %s of the traffic\n", plural(int64(d.Sweep.Repeats-1), "resample"))
 	}
 }
@@ -351,7 +413,7 @@ func (d *Document) tableWorkers(b *strings.Builder) {
 			add(q.label, Percentile(req, q.percent), Percentile(miss, q.percent))
 		}
 	}
-	writeColumns(b, cols)
+	writeColumns(b, cols, nil)
 	fmt.Fprintf(b, "\npicks digest %s", r.PicksDigest)
 	if r.PredictedHitBlocks != r.HitBlocks {
 		fmt.Fprintf(b, "; the router's mirror predicted %d hit blocks, %d were", r.PredictedHitBlocks, r.HitBlocks)
@@ -378,126 +440,7 @@ func (d *Document) tableSim(b *strings.Builder, s *Sim) {
 		}
 	}
 	b.WriteString("\n")
-	writeColumns(b, cols)
+	writeColumns(b, cols, nil)
 	fmt.Fprintf(b, "\nmakespan %.1f s, at most %d active blocks on a worker\n%d preemptions, %d requests completed, %d lost, %d rejected\n",
 		float64(s.MakespanUS)/1e6, s.PeakActiveBlocks, s.Preemptions, s.Completed, s.Lost, s.Rejected)
-}
-
-// writeColumns aligns columns: heads stand on the last head line, columns are two spaces apart, or one
-// where the table would not fit otherwise.
-func writeColumns(b *strings.Builder, cols []column) {
-	lines, total := 0, 0
-	widths := make([]int, len(cols))
-	for i := range cols {
-		lines = max(lines, len(cols[i].head))
-		widths[i] = cols[i].width()
-		total += widths[i]
-	}
-	gap := "  "
-	if total+2*(len(cols)-1) > tableWidth {
-		gap = " "
-	}
-	row := func(cell func(*column) string) {
-		var line strings.Builder
-		for i := range cols {
-			if i > 0 {
-				line.WriteString(gap)
-			}
-			s := cell(&cols[i])
-			fill := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(s))
-			if cols[i].left {
-				line.WriteString(s + fill)
-			} else {
-				line.WriteString(fill + s)
-			}
-		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
-	}
-	for l := range lines {
-		row(func(c *column) string {
-			if k := l - (lines - len(c.head)); k >= 0 {
-				return c.head[k]
-			}
-			return ""
-		})
-	}
-	for i := range cols[0].cells {
-		row(func(c *column) string { return c.cells[i] })
-	}
-}
-
-func percent(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }
-
-func signedPercent(share float64) string {
-	s := fmt.Sprintf("%+.1f%%", 100*share)
-	if s == "-0.0%" {
-		return "+0.0%"
-	}
-	return s
-}
-
-// formatValue prints a value with its unit, for a sentence.
-func formatValue(m *Metric, v float64) string {
-	switch m.Unit {
-	case Share:
-		return fmt.Sprintf("%.2f %%", 100*v)
-	case Micros:
-		return fmt.Sprintf("%.1f ms", v/1000)
-	case Factor:
-		return fmt.Sprintf("%.3f", v)
-	}
-	return fmt.Sprintf("%.0f", v)
-}
-
-// Text words the recommendation in lines: the flags, then what they gain and how sure that is.
-func (r *Recommendation) Text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "recommended: %s\n", FlagsText(r.Flags))
-	title := r.Metric
-	if m, err := MetricNamed(r.Metric); err == nil {
-		title = m.Title
-	}
-	switch {
-	case r.Verdict == VerdictDefault:
-		fmt.Fprintf(&b, "the default flags have the best %s of all points: nothing to change\n", title)
-	case r.Low == nil || r.High == nil:
-		fmt.Fprintf(&b, "%s %s against the default flags (one pass over the trace: noise unknown, try --repeat 10)\n", title, gainText(r.Gain))
-	case r.Verdict == VerdictNoise:
-		fmt.Fprintf(&b, "no difference beyond noise: %s %s against the default flags, 5-95 %%: %s to %s\n",
-			title, gainText(r.Gain), signedPercent(*r.Low), signedPercent(*r.High))
-	default:
-		fmt.Fprintf(&b, "%s %s against the default flags (5-95 %%: %s to %s)\n",
-			title, gainText(r.Gain), signedPercent(*r.Low), signedPercent(*r.High))
-	}
-	return b.String()
-}
-
-// gainText words a gain: positive is better, whichever way the metric itself goes.
-func gainText(gain float64) string {
-	if gain < 0 {
-		return fmt.Sprintf("%.1f %% worse", -100*gain)
-	}
-	return fmt.Sprintf("%.1f %% better", 100*gain)
-}
-
-// Cell is a cell of the table of runs.
-type Cell struct {
-	Text string
-	Best bool // nothing in its column is better
-}
-
-// Cells returns the table of runs as the table format prints it, for other ways to show it.
-func (d *Document) Cells() (head []string, rows [][]Cell) {
-	if len(d.Runs) == 0 {
-		return nil, nil
-	}
-	rows = make([][]Cell, len(d.Runs))
-	for _, c := range d.columns() {
-		head = append(head, strings.ReplaceAll(strings.Join(c.head, " "), " /", "/"))
-		for i, s := range c.cells {
-			text, best := strings.CutSuffix(strings.TrimSpace(s), "*")
-			rows[i] = append(rows[i], Cell{text, best})
-		}
-	}
-	return head, rows
 }

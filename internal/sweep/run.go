@@ -25,7 +25,7 @@ type Config struct {
 	Repeats  int                   // 1: the trace alone; n: also n-1 resamples of it, the same ones at every point
 	Seed     uint64                // of the resamples
 	Parallel int                   // runs at once; 0: GOMAXPROCS
-	Metric   string                // what the recommendation goes by (a report.Metric); "": mean TTFT, or balanced hit rate without a clock
+	Metric   string                // what the recommendation goes by (a report.Metric); "": report.DefaultMetric
 	Progress func(done, total int) // called after every run, one call at a time; may be nil
 }
 

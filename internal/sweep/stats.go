@@ -11,7 +11,8 @@ import (
 
 // intervalMetrics are the metrics whose spread a sweep reports.
 var intervalMetrics = []string{
-	report.MeanTTFT, report.P90TTFT, "ttft_p99", "e2e_mean", report.HitRate, "token_hit_rate", report.ImbalanceOf, report.BalancedHits,
+	report.MeanTTFT, report.P90TTFT, "ttft_p99", "e2e_mean", report.HitRate, "token_hit_rate", report.ImbalanceOf,
+	report.BusiestMiss, report.BalancedHits,
 }
 
 // margin is half the 5-95 % interval of a figure, from its values on resamples of the traffic.
@@ -77,10 +78,7 @@ func valuesOf(m *report.Metric, runs []*report.Run) ([]float64, bool) {
 func recommend(cfg *Config, res *Result) (*report.Recommendation, error) {
 	name := cfg.Metric
 	if name == "" {
-		name = report.BalancedHits
-		if res.Repeats[0][0].Sim != nil {
-			name = report.MeanTTFT
-		}
+		name = report.DefaultMetric(res.Repeats[0][0].Sim != nil)
 	}
 	m, err := report.MetricNamed(name)
 	if err != nil {

@@ -422,17 +422,17 @@ func TestRecommendationOverFleets(t *testing.T) {
 func TestReplayMetric(t *testing.T) {
 	points := plan(t, kvAware(), nil, "kv-overlap-weight=1,20")
 	run := func(_ context.Context, _ *trace.Workload, p sweep.Point) (*report.Run, error) {
-		r := &report.Run{HitBlocks: 6, HitRate: 0.6, Imbalance: 1.1, MissBlocksPerWorker: []int64{4}}
+		r := &report.Run{HitBlocks: 60, HitRate: 0.6, Imbalance: 1.1, MissBlocksPerWorker: []int64{20, 20}}
 		if p.Config.Policy == score.KVAware {
-			r.HitRate, r.Imbalance = 0.7, 4 // all hits there are, on one worker
+			r.HitBlocks, r.HitRate, r.Imbalance, r.MissBlocksPerWorker = 70, 0.7, 2, []int64{30, 0} // all hits there are, on one worker
 		}
 		if p.Config.Policy == score.KVAware && p.Config.OverlapWeight == 1 {
-			r.HitRate, r.Imbalance = 0.66, 1.1
+			r.HitBlocks, r.HitRate, r.Imbalance, r.MissBlocksPerWorker = 66, 0.66, 1.1, []int64{16, 18}
 		}
 		return r, nil
 	}
 	rec := do(t, sweep.Config{Points: points, Repeats: 3}, run).Recommendation
-	if rec == nil || rec.Metric != "balanced_hit_rate" || rec.Flags["kv-overlap-weight"] != 1.0 || math.Abs(rec.Gain-0.1) > 1e-9 {
+	if rec == nil || rec.Metric != "busiest_miss_blocks" || rec.Flags["kv-overlap-weight"] != 1.0 || math.Abs(rec.Gain-0.1) > 1e-9 {
 		t.Errorf("recommendation %+v", rec)
 	}
 	rec = do(t, sweep.Config{Points: points, Repeats: 3, Metric: "hit_rate"}, run).Recommendation
