@@ -46,6 +46,7 @@ type BatchConfig struct {
 	Capacity   int64 // blocks, 0 without limit
 	BlockSize  int64 // tokens of a private block, and of path blocks where the forest says no other
 	Forest     *trace.Forest
+	Stepwise   bool // simulate every step by itself: the same results, slowly, to check the skipping
 }
 
 type batchJob struct {
@@ -98,8 +99,6 @@ type Batch struct {
 
 	runStart, runEnd int64 // the run under way; runEnd is Forever when idle
 	runLen           int64
-	mixed            bool // the step under way has prefill
-	single           bool // test hook: never run more than one step at once
 
 	stored, evicted []trace.NodeID
 }
@@ -326,7 +325,7 @@ func (b *Batch) Start(now int64) {
 func (b *Batch) plan(now, tokens, square int64, preempted bool) {
 	b.runStart = now
 	b.runLen = 1
-	if tokens == 0 && !preempted && !b.single {
+	if tokens == 0 && !preempted && !b.cfg.Stepwise {
 		b.runLen = max(1, b.quiet())
 	}
 	b.runEnd = addSat(now, addSat(b.cfg.Cost.decode(b.runLen, b.decodes, b.context), b.cfg.Cost.prefill(tokens, square)))

@@ -170,17 +170,17 @@ func TestBatchEqualsNaive(t *testing.T) {
 		s := randomScenario(seed)
 		want := newJournal()
 		drive(t, &naive{cfg: s.cfg, obs: want, holders: map[trace.NodeID]map[*naiveJob]bool{}}, want, s.arrivals, nil)
-		for _, single := range []bool{true, false} {
+		for _, stepwise := range []bool{true, false} {
 			got := newJournal()
+			s.cfg.Stepwise = stepwise
 			b := NewBatch(s.cfg, got)
-			b.single = single
 			drive(t, b, got, s.arrivals, func() error {
 				if b.runLen > 1 {
 					skipped++
 				}
 				return b.Check()
 			})
-			compareJournals(t, fmt.Sprintf("seed %d, single %v, %+v", seed, single, s.cfg), got, want)
+			compareJournals(t, fmt.Sprintf("seed %d, stepwise %v, %+v", seed, stepwise, s.cfg), got, want)
 			checkCauses(t, seed, got, s)
 		}
 		for _, line := range want.lines {

@@ -60,6 +60,12 @@ func NewSerial(cost SerialCost, f *trace.Forest, capacity int) *Serial {
 	return &Serial{cost: cost, cache: prefixcache.NewLRU(f, capacity)}
 }
 
+// Cached is the number of blocks in the cache.
+func (s *Serial) Cached() int64 { return int64(s.cache.Len()) }
+
+// Check verifies the cache's invariants.
+func (s *Serial) Check() error { return s.cache.Check() }
+
 // Hits returns how many leading blocks of the path to leaf are cached.
 func (s *Serial) Hits(leaf trace.NodeID) int {
 	if leaf == trace.NoNode {

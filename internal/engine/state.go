@@ -7,6 +7,9 @@ import (
 	"github.com/kvroute/kvroute/internal/trace"
 )
 
+// Cached is the number of blocks in the cache.
+func (b *Batch) Cached() int64 { return b.pool.cached }
+
 // Hits returns how many leading blocks of the path to leaf are cached.
 func (b *Batch) Hits(leaf trace.NodeID) int {
 	if leaf == trace.NoNode {

@@ -145,6 +145,7 @@ func newBatchFleet(s *run, p *engine.Profile, capacity, blockSize int64) *batchF
 		f.workers = append(f.workers, engine.NewBatch(engine.BatchConfig{
 			Worker: w, Cost: p.Cost().Scale(s.speed(w)), Budget: p.ChunkTokens, MaxRunning: p.MaxRunning,
 			Capacity: capacity, BlockSize: blockSize, Forest: s.w.Forest,
+			Stepwise: s.stepwise,
 		}, (*observer)(s)))
 	}
 	return f

@@ -71,6 +71,9 @@ type run struct {
 	out     *bufio.Writer // decisions; nil: not wanted
 	line    []byte
 
+	stepwise bool         // tests: batch engines simulate every step by itself
+	after    func() error // tests: called after every event
+
 	kills     []Kill // in order of time
 	transfers heap
 	seq       uint64
@@ -81,10 +84,14 @@ type run struct {
 // Run simulates the workload on the fleet. It returns the errors of Config.Validate, what the workload or
 // writing decisions went wrong with, or ctx's error.
 func Run(ctx context.Context, w *trace.Workload, cfg Config) (*report.Run, error) {
-	s, err := newRun(w, cfg)
+	s, err := newRun(w, cfg, false)
 	if err != nil {
 		return nil, err
 	}
+	return s.run(ctx)
+}
+
+func (s *run) run(ctx context.Context) (*report.Run, error) {
 	if err := s.loop(ctx); err != nil {
 		return nil, err
 	}
@@ -96,7 +103,7 @@ func Run(ctx context.Context, w *trace.Workload, cfg Config) (*report.Run, error
 	return s.report()
 }
 
-func newRun(w *trace.Workload, cfg Config) (*run, error) {
+func newRun(w *trace.Workload, cfg Config, stepwise bool) (*run, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -106,7 +113,7 @@ func newRun(w *trace.Workload, cfg Config) (*run, error) {
 	if cfg.Seed != 0 {
 		cfg.Score.Seed = cfg.Seed
 	}
-	s := &run{cfg: cfg, w: w, tick: 1, reqs: make([]reqState, len(w.Requests)), kills: sortedKills(cfg.Kill)}
+	s := &run{cfg: cfg, w: w, tick: 1, stepwise: stepwise, reqs: make([]reqState, len(w.Requests)), kills: sortedKills(cfg.Kill)}
 	for i := range s.reqs {
 		s.reqs[i].start, s.reqs[i].first = -1, -1
 	}
@@ -217,6 +224,11 @@ func (s *run) loop(ctx context.Context) error {
 			s.arriveTransfer()
 		default:
 			if err := s.arrive(); err != nil {
+				return err
+			}
+		}
+		if s.after != nil {
+			if err := s.after(); err != nil {
 				return err
 			}
 		}
