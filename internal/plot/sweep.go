@@ -342,7 +342,7 @@ func against(d *report.Document, axis *swept, id, title, yLabel string, parts []
 	}
 	low, high := span.limits()
 	if parts[0].metric.Unit == report.Factor { // never below 1
-		low, high = 1, max(high, 1.05)
+		low, high = 1-0.03*max(high-1, 0.05), max(high, 1.05)
 	}
 	if axis.ordered {
 		out.plot.Y.Min, out.plot.Y.Max = low, high

@@ -2,6 +2,7 @@ package plot
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -303,7 +304,7 @@ func writeHTML(w io.Writer, s *sheet, d *report.Document) error {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		flags = append(flags, [2]string{"--" + name, report.FlagValue(d.Flags[name])})
+		flags = append(flags, [2]string{"--" + name, cmp.Or(report.FlagValue(d.Flags[name]), "not set")})
 	}
 	rec := ""
 	paste := ""
@@ -315,6 +316,7 @@ func writeHTML(w io.Writer, s *sheet, d *report.Document) error {
 		"Title": s.title, "Note": s.note, "Figures": figures, "Head": head, "Rows": rows, "Flags": flags,
 		"Recommendation": rec, "Paste": paste,
 		"Ceiling": fmt.Sprintf("%.1f", 100*report.Ratio(d.Trace.CeilingHitBlocks, d.Trace.Blocks)), "HasBlocks": d.Trace.Blocks > 0,
+		"Spread": slices.Contains(head, "±"),
 	})
 }
 

@@ -272,7 +272,7 @@ func TestRecommendationText(t *testing.T) {
 		{report.Recommendation{Metric: "ttft_mean_us", Gain: 0.01, Low: &low, High: &high, Verdict: report.VerdictNoise}, "no difference beyond noise\nTTFT mean: 1.0 % better than with"},
 		{report.Recommendation{Metric: "ttft_mean_us", Verdict: report.VerdictDefault}, "nothing to change"},
 		{report.Recommendation{Metric: "balanced_hit_rate", Gain: 0.2, Verdict: report.VerdictOnce}, "noise unknown"},
-		{report.Recommendation{Metric: "balanced_hit_rate", Gain: 0.2, Low: &low, High: &high, Verdict: report.VerdictBetter}, "(5-95 %: -2.0% to +5.0%)"},
+		{report.Recommendation{Metric: "balanced_hit_rate", Gain: 0.2, Low: &low, High: &high, Verdict: report.VerdictBetter}, "5-95 % over resampled traffic: -2.0% to +5.0%"},
 	} {
 		if got := c.r.Text(); !strings.Contains(got, c.want) {
 			t.Errorf("got %q, want %q in it", got, c.want)

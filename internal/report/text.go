@@ -99,7 +99,7 @@ func (r *Recommendation) Text() string {
 	if r.Low == nil || r.High == nil {
 		b.WriteString("\nnoise unknown: measure on resampled traffic too, with --repeat 10\n")
 	} else {
-		fmt.Fprintf(&b, " (5-95 %%: %s to %s)\n", signedPercent(*r.Low), signedPercent(*r.High))
+		fmt.Fprintf(&b, "\n5-95 %% over resampled traffic: %s to %s\n", signedPercent(*r.Low), signedPercent(*r.High))
 	}
 	return b.String()
 }

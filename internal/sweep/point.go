@@ -29,6 +29,9 @@ type Point struct {
 
 // String names the point in messages.
 func (p *Point) String() string {
+	if len(p.Settings) == 0 {
+		return "as given"
+	}
 	parts := make([]string, len(p.Settings))
 	for i, s := range p.Settings {
 		parts[i] = s.Flag + "=" + report.FlagValue(s.Value)

@@ -54,7 +54,7 @@ func Run(ctx context.Context, w *trace.Workload, cfg Config, run RunFunc) (*Resu
 	if err != nil {
 		return nil, err
 	}
-	res := &Result{Sweep: report.Sweep{Repeats: cfg.Repeats}}
+	res := &Result{Sweep: report.Sweep{Axes: []report.Axis{}, Repeats: cfg.Repeats}}
 	for _, a := range cfg.Axes {
 		axis := report.Axis{Flag: a.Flag.Name}
 		for _, v := range a.Values {
