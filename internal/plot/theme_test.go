@@ -26,7 +26,7 @@ func TestTicks(t *testing.T) {
 		want      string
 	}{
 		{nice{6}, 0, 2100, "0 500 1000 1500 2000"},
-		{nice{6}, -0.01, 0.3, "0.00 0.05 0.10 0.15 0.20 0.25 0.30"},
+		{nice{6}, -0.01, 0.3, "0.0 0.1 0.2 0.3"},
 		{nice{6}, 0.998, 1.05, "1.00 1.01 1.02 1.03 1.04 1.05"},
 		{nice{6}, 0, 60000, "0 10,000 20,000 30,000 40,000 50,000 60,000"},
 		{nice{6}, 5, 5, "5"},
@@ -36,7 +36,7 @@ func TestTicks(t *testing.T) {
 		{decades{}, 0, 10, "0 2 4 6 8 10"}, // no logarithm of zero
 		{named{[]string{"a", "b", "c"}, 0}, -0.5, 2.5, "a b c"},
 		{named{[]string{"a", "b", "c"}, 0}, 0.5, 1.5, "b"},
-		{named{strings.Fields(strings.Repeat("12345678 ", 14)), 70}, -1, 14, "12345678 12345678 12345678 12345678 12345678"},
+		{named{strings.Fields(strings.Repeat("12345678 ", 14)), 70}, -1, 14, "12345678 12345678 12345678 12345678 12345678 12345678 12345678"},
 	} {
 		if got := labels(c.ticker.Ticks(c.low, c.high)); got != c.want {
 			t.Errorf("%T from %v to %v: got %q, want %q", c.ticker, c.low, c.high, got, c.want)
