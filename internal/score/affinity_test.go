@@ -139,7 +139,10 @@ func TestSessionCapacity(t *testing.T) {
 	if got := pick(capacity, 3*second); got != score.BoundFull {
 		t.Errorf("one idle but young: %s, want full", got)
 	}
-	if got := pick(capacity, 3602*second); got != score.BoundNew {
+	if got := pick(capacity, 3590*second); got != score.BoundFull { // sweeps
+		t.Errorf("one idle, still young: %s, want full", got)
+	}
+	if got := pick(capacity, 3602*second); got != score.BoundNew { // before the next regular sweep
 		t.Errorf("one idle for the time to live: %s, want new in its place", got)
 	}
 	if got := pick(7, 3602*second); got != score.BoundFull {
@@ -192,9 +195,36 @@ func TestSessionsAndDemand(t *testing.T) {
 		got := ""
 		for i := range 3 {
 			got += r.pick(sessionReq("s", score.Decode, int64(i)))
+			if hit := r.dec.Session == score.BoundHit; hit != (r.dec.Suggested < 0) || hit != (r.dec.Original < 0) {
+				t.Errorf("affinity %s: session %s with suggestion %d, original %d; want none on a hit", mode, r.dec.Session, r.dec.Suggested, r.dec.Original)
+			}
 		}
 		if got != want {
 			t.Errorf("affinity %s: picks %s, want %s", mode, got, want)
+		}
+	}
+}
+
+// A session hit takes no turn and no draw from the policy below it, and stands even where the policy
+// did not draw the target.
+func TestSessionHitsDoNotDisturb(t *testing.T) {
+	for _, policy := range []string{score.Random, score.PowerOfTwo, score.RoundRobin} {
+		plain, with := newRig(t, 5, config(policy)), newRig(t, 5, config(policy, affinity(score.AffinityBoth)))
+		for i := range 100 {
+			req := prompt(chain(i, 2))
+			a, b := plain.serve(req), with.serve(req)
+			if a != b {
+				t.Fatalf("%s, pick %d: %s without hits between, %s with", policy, i, a, b)
+			}
+			if i == 0 {
+				with.serve(sessionReq("s", score.Mixed, 0)) // takes a turn or draw, as any request does
+				plain.serve(prompt(nil))
+			}
+			home := with.serve(sessionReq("s", score.Mixed, 0))
+			tm := with.dec.PickedTerms()
+			if with.dec.Session != score.BoundHit || tm.Candidate.Key != home || !tm.Eligible || tm.Note != "" {
+				t.Fatalf("%s, pick %d: decision %+v, want a session hit on an eligible target", policy, i, with.dec)
+			}
 		}
 	}
 }

@@ -31,6 +31,7 @@ func naiveWork(req *score.Request, terms []score.Terms) []float64 {
 
 // Every cost against the formula, every pick the least of them, and recents as the history says.
 func TestLeastWorkAgainstNaive(t *testing.T) {
+	slowed := 0
 	for seed := range uint64(6) {
 		const targets = 4
 		r := newRig(t, targets, config(score.LeastWork))
@@ -50,6 +51,9 @@ func TestLeastWorkAgainstNaive(t *testing.T) {
 			want := naiveWork(&req, r.dec.Terms)
 			best := 0
 			for i, w := range want {
+				if r.dec.Terms[i].Slow > 1 && r.dec.Terms[i].Load.PendingRequests > 0 {
+					slowed++
+				}
 				if got := r.dec.Terms[i].Cost; abs(got-w) > 1e-6*(1+w) {
 					t.Fatalf("seed %d step %d: cost of %d = %v, want %v", seed, step, i, got, w)
 				}
@@ -76,13 +80,20 @@ func TestLeastWorkAgainstNaive(t *testing.T) {
 			recent[r.dec.Picked] += charge + 768*float64(int64(len(req.Images))-won.ImageHits)
 			r.view.add(won.Candidate.Target, req.Blocks...)
 			live = append(live, r.dec.Handle)
-			r.sc.FirstToken(live[rng.IntN(len(live))], at+rng.Int64N(1e9))
+			first, late := live[rng.IntN(len(live))], int64(0)
+			if res, ok := r.led.Reservation(first); ok && res.Target == 2 {
+				late = 3e9 // c takes its time
+			}
+			r.sc.FirstToken(first, at+late)
 			for len(live) > 7 {
 				i := rng.IntN(len(live))
 				r.end(live[i], at)
 				live = append(live[:i], live[i+1:]...)
 			}
 		}
+	}
+	if slowed == 0 {
+		t.Error("no target was ever slow: that part of the formula was not tested")
 	}
 }
 
@@ -144,6 +155,110 @@ func TestSlowTargetsAreLearned(t *testing.T) {
 	r.led.Join(2, 9)
 	if got := slow(); got != 1 {
 		t.Errorf("slowness in a new life = %v, want 1: unknown", got)
+	}
+}
+
+// The pace, step by step: what is slow is a target's seconds a token over the median's, with 50,000
+// tokens at the median's pace beforehand, in quarters from 1 to 2.
+func TestPace(t *testing.T) {
+	type step struct {
+		target int   // where the request goes; all prompts have 16,000 tokens and hit nothing
+		start  int64 // ms
+		first  int64 // ms; 0: it ends without a first token at end
+		end    int64 // ms
+	}
+	for _, tc := range []struct {
+		name  string
+		steps []step
+		want  [3]float64
+	}{
+		{"nothing known", nil, [3]float64{1, 1, 1}},
+		{"one known", []step{{0, 0, 5000, 5000}}, [3]float64{1, 1, 1}},
+		// Paces 1, 1 and 9 s a prompt: median 1 s; c: (9 + 50/16)/(16 + 50)*16 = 2.94, at most 2.
+		{"far slower", []step{{0, 0, 1000, 1000}, {1, 1000, 2000, 2000}, {2, 2000, 11000, 11000}}, [3]float64{1, 1, 2}},
+		// c 2.5 s: (2.5 + 3.125)/66*16 = 1.36, in quarters 1.25.
+		{"a little slower", []step{{0, 0, 1000, 1000}, {1, 1000, 2000, 2000}, {2, 2000, 4500, 4500}}, [3]float64{1, 1, 1.25}},
+		// Median 9 s; a is faster, which is no slowness below 1.
+		{"one faster", []step{{0, 0, 1000, 1000}, {1, 1000, 10000, 10000}, {2, 10000, 19000, 19000}}, [3]float64{1, 1, 1}},
+		// Two known, 1 s and 3 s: the median lies between, 2 s; c: (3 + 6.25)/66*16/2 = 1.12, so 1; a 5 s: 1.27.
+		{"even number", []step{{0, 0, 1000, 1000}, {2, 1000, 4000, 4000}}, [3]float64{1, 1, 1}},
+		// 1 s and 9 s: median 5 s; c: (9 + 15.625)/66*16/5 = 1.19, so 1.25. Over the upper of the two it were 1.
+		{"even number, far", []step{{0, 0, 1000, 1000}, {2, 1000, 10000, 10000}}, [3]float64{1, 1, 1.25}},
+		// Idle time between requests is not counted.
+		{"idle between", []step{{0, 0, 1000, 1000}, {1, 0, 1000, 1000}, {2, 0, 1000, 1000}, {2, 60000, 61000, 61000}}, [3]float64{1, 1, 1}},
+		// A request that ends without a first token teaches nothing, nor does the time it took.
+		{"abort", []step{{0, 0, 1000, 1000}, {1, 0, 1000, 1000}, {2, 0, 0, 60000}, {2, 60000, 61000, 61000}}, [3]float64{1, 1, 1}},
+		{"clock runs back", []step{{0, 0, 1000, 1000}, {1, 0, 1000, 1000}, {2, 5000, 1000, 5000}, {2, 5000, 14000, 14000}}, [3]float64{1, 1, 2}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, 3, config(score.LeastWork))
+			all := r.cands
+			for i, s := range tc.steps {
+				r.cands = all[s.target : s.target+1]
+				req := prompt(chain(i, 1000))
+				req.At = s.start * 1e6
+				r.pick(req)
+				if s.first > 0 {
+					r.sc.FirstToken(r.dec.Handle, s.first*1e6)
+				}
+				r.end(r.dec.Handle, s.end*1e6)
+			}
+			r.cands = all
+			r.pick(prompt(chain(99, 10)))
+			for i, want := range tc.want {
+				if got := r.dec.Terms[i].Slow; got != want {
+					t.Errorf("slowness of %s = %v, want %v", all[i].Key, got, want)
+				}
+			}
+		})
+	}
+}
+
+// A queue is worked off in the time since its last first token, not since each request's arrival; an
+// abort in the middle takes its time along. A late first token of a former life teaches nothing.
+func TestPaceOfQueues(t *testing.T) {
+	r := newRig(t, 2, config(score.LeastWork))
+	all := r.cands
+	send := func(target int, at int64) load.Handle {
+		r.cands = all[target : target+1]
+		req := prompt(chain(int(at)*2+target, 1000))
+		req.At = at * 1e6
+		r.pick(req)
+		return r.dec.Handle
+	}
+	slow := func(target int) float64 {
+		r.cands = all
+		var dec score.Decision
+		req := prompt(nil)
+		if err := r.sc.Peek(&req, r.cands, &dec); err != nil {
+			t.Fatal(err)
+		}
+		return dec.Terms[target].Slow
+	}
+	for target := range 2 {
+		a, b, c := send(target, 1), send(target, 2), send(target, 3)
+		r.sc.FirstToken(a, 1001e6)
+		if target == 1 {
+			r.end(b, 100_001e6) // hangs for 99 s
+		} else {
+			r.end(b, 1001e6)
+		}
+		if target == 1 {
+			r.sc.FirstToken(c, 101_001e6)
+		} else {
+			r.sc.FirstToken(c, 2001e6)
+		}
+	}
+	if a, b := slow(0), slow(1); a != 1 || b != 1 {
+		t.Errorf("slowness = %v, %v; want 1, 1: both took a second a prompt", a, b)
+	}
+	old := send(1, 200_000)
+	r.led.Join(1, 2)
+	r.sc.FirstToken(old, 900_000e6)
+	send(1, 900_000)
+	r.sc.FirstToken(r.dec.Handle, 901_000e6)
+	if got := slow(1); got != 1 {
+		t.Errorf("slowness in the new life = %v, want 1", got)
 	}
 }
 

@@ -187,6 +187,21 @@ func TestPrefixPolicies(t *testing.T) {
 	}
 }
 
+// For the prefix policies a hit is a hit, whatever the tier.
+func TestPrefixIgnoresTiers(t *testing.T) {
+	for _, policy := range []string{score.Prefix, score.PrefixThreshold} {
+		r := newRig(t, 2, config(policy))
+		blocks := chain(1, 10)
+		r.view.add(0, blocks[:6]...)
+		for _, b := range blocks[:7] {
+			r.view[1][b] = index.Disk
+		}
+		if got := r.pick(prompt(blocks)); got != "b" {
+			t.Errorf("%s: picked %s, want b with 7 hits on disk", policy, got)
+		}
+	}
+}
+
 func TestSessionPolicy(t *testing.T) {
 	r := newRig(t, 3, config(score.Session))
 	for i, step := range []struct {

@@ -46,7 +46,7 @@ type bindings struct {
 	ttl      int64 // 0: none
 	swept    int64 // time of the last sweep
 	everUsed bool
-	nextIdle int64 // a sweep before this time would drop nothing, unless dirty
+	nextIdle int64 // a sweep before this time would drop nothing, unless dirty (what is released later expires later)
 	dirty    bool  // a target was forgotten since the last sweep
 	turns    uint64
 }
@@ -187,6 +187,5 @@ func (b *bindings) release(tag uint64, at int64) {
 	}
 	if s.uses == 0 {
 		s.idle = at
-		b.nextIdle = min(b.nextIdle, at+b.ttl)
 	}
 }
