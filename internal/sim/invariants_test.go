@@ -147,8 +147,10 @@ func (c *checker) check() error {
 // caches compares the mirror with the workers' caches.
 func (c *checker) caches() error {
 	s := c.s
-	if err := s.mirror.idx.Check(); err != nil {
-		return err
+	if v, ok := s.mirror.view.(*indexView); ok {
+		if err := v.Check(); err != nil {
+			return err
+		}
 	}
 	for w := range s.cfg.fleetSize() {
 		if s.mirror.dead[w] {
@@ -169,7 +171,7 @@ func (c *checker) caches() error {
 				}
 			}
 		}
-		if got := int64(s.mirror.idx.Stats(target.ID(w)).Blocks); s.mirror.delay == 0 && got != cached {
+		if got := s.mirror.view.blocks(w); s.mirror.delay == 0 && got != cached {
 			return fmt.Errorf("the mirror has %d blocks of worker %d, which has %d", got, w, cached)
 		}
 	}
@@ -189,7 +191,11 @@ func TestInvariants(t *testing.T) {
 		w, c := randomWorkload(r), randomConfig(r)
 		var reports [2]*report.Run
 		for k := range 2 {
-			s, err := newRun(w, c, k == 1)
+			h := hooks{stepwise: k == 1}
+			if k == 1 {
+				h.view = newIndexView
+			}
+			s, err := newRun(w, c, h)
 			if err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
@@ -214,22 +220,29 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
-// TestStepwiseOnRealTraffic: skipping changes nothing on a piece of Mooncake's hour either.
-func TestStepwiseOnRealTraffic(t *testing.T) {
+// loadPiece reads the first n requests of Mooncake's conversations.
+func loadPiece(t *testing.T, n int) *trace.Workload {
+	t.Helper()
 	const rel = "mooncake/conversation_trace.jsonl.gz"
 	f, err := os.Open(testtraces.Path(t, rel))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	w, err := trace.Load([]trace.Source{{Name: rel, R: f}}, trace.Options{Limit: 1500})
+	w, err := trace.Load([]trace.Source{{Name: rel, R: f}}, trace.Options{Limit: n})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return w
+}
+
+// TestStepwiseOnRealTraffic: skipping changes nothing on a piece of Mooncake's hour either.
+func TestStepwiseOnRealTraffic(t *testing.T) {
+	w := loadPiece(t, 1500)
 	c := Config{Workers: 4, Engine: BatchEngine, Capacity: 600, Score: score.Defaults(), Routers: 2, EventDelay: 250 * time.Millisecond, Slow: []Slow{{1, 0.5}}}
 	var reports [2]*report.Run
 	for k := range 2 {
-		s, err := newRun(w, c, k == 1)
+		s, err := newRun(w, c, hooks{stepwise: k == 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +273,7 @@ func TestRouterDoesNotSeeOutputs(t *testing.T) {
 				w.Requests[i].Output = 1 + int64(k)*r.Int64N(20)
 				w.Requests[i].Input = max(w.Requests[i].Input, 1)
 			}
-			s, err := newRun(w, c, false)
+			s, err := newRun(w, c, hooks{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -22,7 +22,7 @@ func (s *run) newRouters() error {
 		}
 		cfg := s.cfg.Score
 		cfg.Seed += uint64(r) // random policies of several routers must not move in step
-		scorer, err := score.New(cfg, s.mirror.idx, led)
+		scorer, err := score.New(cfg, s.mirror.view, led)
 		if err != nil {
 			return fmt.Errorf("making router %d: %w", r, err)
 		}
@@ -88,6 +88,7 @@ func (s *run) pick(i int32, leg int, role score.Role) error {
 func (s *run) describe(i int32) {
 	q := &s.w.Requests[i]
 	s.path = s.w.Path(q.Leaf, s.path[:0])
+	s.mirror.view.look(q.Leaf)
 	s.req = score.Request{
 		Model: "sim", At: s.nanos(), Blocks: s.path, BlockSize: max(1, s.w.BlockSize),
 		InputTokens: q.Input, TokensExact: true, N: 1,

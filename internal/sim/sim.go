@@ -71,9 +71,7 @@ type run struct {
 	out     *bufio.Writer // decisions; nil: not wanted
 	line    []byte
 
-	stepwise bool         // tests: batch engines simulate every step by itself
-	after    func() error // tests: called after every event
-
+	hooks
 	kills     []Kill // in order of time
 	transfers heap
 	seq       uint64
@@ -81,10 +79,17 @@ type run struct {
 	result
 }
 
+// hooks are what tests put in.
+type hooks struct {
+	stepwise bool                                      // batch engines simulate every step by itself
+	view     func(w *trace.Workload, workers int) view // another mirror
+	after    func() error                              // called after every event
+}
+
 // Run simulates the workload on the fleet. It returns the errors of Config.Validate, what the workload or
 // writing decisions went wrong with, or ctx's error.
 func Run(ctx context.Context, w *trace.Workload, cfg Config) (*report.Run, error) {
-	s, err := newRun(w, cfg, false)
+	s, err := newRun(w, cfg, hooks{})
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +108,7 @@ func (s *run) run(ctx context.Context) (*report.Run, error) {
 	return s.report()
 }
 
-func newRun(w *trace.Workload, cfg Config, stepwise bool) (*run, error) {
+func newRun(w *trace.Workload, cfg Config, h hooks) (*run, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -113,7 +118,7 @@ func newRun(w *trace.Workload, cfg Config, stepwise bool) (*run, error) {
 	if cfg.Seed != 0 {
 		cfg.Score.Seed = cfg.Seed
 	}
-	s := &run{cfg: cfg, w: w, tick: 1, stepwise: stepwise, reqs: make([]reqState, len(w.Requests)), kills: sortedKills(cfg.Kill)}
+	s := &run{cfg: cfg, w: w, tick: 1, hooks: h, reqs: make([]reqState, len(w.Requests)), kills: sortedKills(cfg.Kill)}
 	for i := range s.reqs {
 		s.reqs[i].start, s.reqs[i].first = -1, -1
 	}
@@ -128,7 +133,13 @@ func newRun(w *trace.Workload, cfg Config, stepwise bool) (*run, error) {
 			return nil, err
 		}
 	}
-	s.mirror = newMirror(w, n, s.ticks(cfg.EventDelay))
+	var v view
+	if h.view != nil {
+		v = h.view(w, n)
+	} else {
+		v = newForestView(w.Forest, n)
+	}
+	s.mirror = newMirror(v, n, s.ticks(cfg.EventDelay))
 	if err := s.newRouters(); err != nil {
 		return nil, err
 	}
