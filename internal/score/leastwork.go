@@ -34,8 +34,8 @@ const (
 //	slow'     1 + (slow − 1)/(1 + 8n): how much slower than the fleet the target has proved to be, which
 //	          matters less the more there is to queue behind (see pace)
 //
-// Decode picks compute nothing: there the cost is the context held, this request's included. Equal
-// costs go to fewer held tokens (decode: requests), then to candidate order.
+// Equal costs go to fewer held requests, then to candidate order. Decode picks compute nothing; see
+// leastContext.
 func (s *Scorer) leastWork(req *Request, dec *Decision) {
 	if req.Role == Decode {
 		s.leastContext(dec)
@@ -50,7 +50,7 @@ func (s *Scorer) leastWork(req *Request, dec *Decision) {
 		}
 	}
 	n := float64(waiting) / float64(s.choice.eligible)
-	m := float64((1 - recentDecay) * recent)
+	m := float64(recent * (1 - float64(recentDecay)))
 	own, held := 1+float64(workQueue*n), float64(workHeld*m)
 	s.slowness(dec)
 	for i := range dec.Terms {
@@ -61,7 +61,7 @@ func (s *Scorer) leastWork(req *Request, dec *Decision) {
 		work := float64(own*uncached(req, t)) + float64(t.Load.PendingTokens) + float64(held*float64(t.Load.HeldRequests))
 		slow := 1 + (t.Slow-1)/(1+float64(paceGate*n))
 		t.Cost = float64(slow*work) + float64(workRecent*t.Recent)
-		t.Tie = float64(t.Load.HeldTokens)
+		t.Tie = float64(t.Load.HeldRequests)
 	}
 	dec.Picked, dec.TieRule = settle(dec.Terms, ByLoad)
 }
@@ -74,6 +74,15 @@ func (s *Scorer) leastContext(dec *Decision) {
 		t.Tie = float64(t.Load.HeldRequests)
 	}
 	dec.Picked, dec.TieRule = settle(dec.Terms, ByLoad)
+}
+
+// workCharge is the winner's recency charge. A prompt of unknown length counts as one token, so that
+// such prompts take turns.
+func workCharge(req *Request, t *Terms) float64 {
+	if req.InputTokens <= 0 && len(req.Images) == 0 {
+		return unknownCharge
+	}
+	return uncached(req, t)
 }
 
 // uncached is the work of one request's prefill on a candidate, in tokens.
@@ -92,7 +101,7 @@ func uncached(req *Request, t *Terms) float64 {
 const (
 	paceKeep  = 0.98  // of what was learned, each first token: about the last 50 count
 	pacePrior = 50000 // tokens at the fleet's pace that a target is credited with beforehand
-	paceSteps = 4     // slowness moves in quarters, so that noise does not move picks
+	paceSteps = 2     // slowness moves in halves, so that noise does not move picks
 	paceLimit = 2     // greatest slowness
 	paceGate  = 8     // weight of the mean queue against slowness
 )

@@ -292,6 +292,27 @@ func TestUnhashableSpreads(t *testing.T) {
 	}
 }
 
+// Nor prompts whose length is not known either, whether they end before the next pick or not.
+func TestUnknownLengthSpreads(t *testing.T) {
+	for _, serial := range []bool{true, false} {
+		r := newRig(t, 4, config(score.LeastWork))
+		count := map[string]int{}
+		for range 100 {
+			if req := (score.Request{Unhashable: "no tokenizer"}); serial {
+				count[r.serve(req)]++
+			} else {
+				count[r.pick(req)]++
+			}
+		}
+		for _, c := range r.cands {
+			if n := count[c.Key]; n < 20 || n > 30 {
+				t.Errorf("serial %v: split %v, want about even", serial, count)
+				break
+			}
+		}
+	}
+}
+
 // A charge decays to exactly nothing, and a prompt that is cached in full charges nothing.
 func TestRecencyDecaysToNothing(t *testing.T) {
 	r := newRig(t, 2, config(score.KVAware, recent))

@@ -368,7 +368,7 @@ func (s *Scorer) charge(req *Request, t *Terms, id target.ID) {
 	case s.kind == kindKVAware && s.cfg.RecentWeight > 0:
 		amount = kvCharge(t)
 	case s.kind == kindLeastWork && req.Role != Decode: // decode picks compute nothing
-		amount = uncached(req, t)
+		amount = workCharge(req, t)
 	default:
 		return
 	}
