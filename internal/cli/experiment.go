@@ -78,7 +78,7 @@ func bindResults(cmd *cobra.Command, x *experiment, sweepUsage string) {
 	}, &x.repeat, intBetween(1, 10_000))
 	bind(cmd, fs, spec{
 		name: "metric", arg: "NAME", group: groupSweep, values: report.MetricNames(),
-		usage: "what the recommendation goes by (default ttft_mean, or balanced_hit_rate without a clock)",
+		usage: "what the recommendation goes by (default ttft_mean, or busiest_miss_blocks without a clock)",
 	}, &x.metric, oneOf(report.MetricNames()...))
 	bindOutput(cmd, &x.format, report.Formats()...)
 	bindList(cmd, fs, spec{name: "plot", arg: "FILE", group: groupOutput, usage: "also draw the result: .svg, .png, or .html (one page, self-contained); repeatable"}, "", &x.plots, parseText)

@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -121,7 +122,7 @@ goes by these.`,
   # the same by expected work: tokens to compute, here and in front of it
   kvroute explain --request-blocks 10 --candidate W0:hits=8,pending=4096 --candidate W1:active=20`,
 		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error { return a.explain(&e) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.explain(cmd.Context(), &e) },
 	}
 	fs := cmd.Flags()
 	const group = groupDecision
@@ -141,9 +142,9 @@ goes by these.`,
 	return cmd
 }
 
-func (a *app) explain(e *explainFlags) error {
+func (a *app) explain(ctx context.Context, e *explainFlags) error {
 	if e.decisions != "" {
-		return a.explainRecord(e)
+		return a.explainRecord(ctx, e)
 	}
 	switch {
 	case e.id != "":
@@ -179,19 +180,21 @@ func (a *app) explain(e *explainFlags) error {
 }
 
 // explainRecord shows a recorded decision.
-func (a *app) explainRecord(e *explainFlags) error {
+func (a *app) explainRecord(ctx context.Context, e *explainFlags) error {
 	if a.given("candidate") || a.given("request-blocks") {
 		return usage("--decisions and numbers", "kvroute explain", "a recorded decision has its own candidates", "leave --candidate and --request-blocks out")
 	}
-	var in io.Reader = a.stdin
+	var in io.Reader
 	name := "stdin"
-	if e.decisions != "-" {
+	if e.decisions == "-" {
+		in = newPatient(ctx, a.stdin)
+	} else {
 		f, err := os.Open(e.decisions)
 		if err != nil {
 			return usage("cannot read decisions "+e.decisions, "--decisions", pathWhy(err), "")
 		}
 		defer f.Close() // only read from
-		in, name = f, e.decisions
+		in, name = reading{f, ctx}, e.decisions
 	}
 	dec, err := findDecision(in, name, e.id)
 	if err != nil {

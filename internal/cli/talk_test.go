@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +53,25 @@ func TestInterruptedRun(t *testing.T) {
 	code := Run(ctx, []string{"trace", "stats", "-"}, strings.NewReader(`{"timestamp":0}`), &out, &errs)
 	if code != 130 || out.Len() > 0 || errs.String() != "kvroute: interrupted\n" {
 		t.Errorf("code %d, stdout %q, stderr %q", code, out.String(), errs.String())
+	}
+}
+
+// TestInterruptedWhileReadingStdin: nobody types anything, the signal ends the run all the same.
+func TestInterruptedWhileReadingStdin(t *testing.T) {
+	for _, args := range [][]string{{"trace", "stats", "-"}, {"explain", "--decisions", "-"}} {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		in, w := io.Pipe()
+		codes := make(chan int)
+		var out, errs bytes.Buffer
+		go func() { codes <- Run(ctx, args, in, &out, &errs) }()
+		if _, err := w.Write([]byte("{")); err != nil { // the program has begun to read
+			t.Fatal(err)
+		}
+		cancel(errors.New("signal: interrupt"))
+		if code := <-codes; code != 130 || out.Len() > 0 || errs.String() != "kvroute: interrupted\n" {
+			t.Errorf("%q: code %d, stdout %q, stderr %q", args, code, out.String(), errs.String())
+		}
+		_ = w.Close() // lets the reading goroutine end
 	}
 }
 

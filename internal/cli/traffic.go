@@ -109,7 +109,7 @@ func (a *app) open(ctx context.Context, paths []string) (sources []trace.Source,
 	}
 	for _, p := range paths {
 		if p == "-" {
-			sources = append(sources, trace.Source{Name: "stdin", R: reading{a.stdin, ctx}})
+			sources = append(sources, trace.Source{Name: "stdin", R: newPatient(ctx, a.stdin)})
 			continue
 		}
 		f, err := os.Open(p)
@@ -200,7 +200,7 @@ func traceFault(err error) error {
 	return f
 }
 
-// reading is a reader that stops when the run is cancelled.
+// reading is a reader that stops when the run is cancelled, between two reads.
 type reading struct {
 	r   io.Reader
 	ctx context.Context // io.Reader has no argument for it
@@ -212,4 +212,58 @@ func (c reading) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	return c.r.Read(p)
+}
+
+// patient reads stdin, where a read may wait for ever: a cancelled run does not wait with it. The
+// goroutine that reads ends with the input, or with the program.
+type patient struct {
+	ctx    context.Context // io.Reader has no argument for it
+	chunks chan chunk
+	rest   []byte
+	err    error
+}
+
+type chunk struct {
+	data []byte
+	err  error
+}
+
+func newPatient(ctx context.Context, r io.Reader) *patient {
+	p := &patient{ctx: ctx, chunks: make(chan chunk)}
+	go func() {
+		for {
+			buf := make([]byte, 64<<10)
+			n, err := r.Read(buf)
+			select {
+			case p.chunks <- chunk{buf[:n], err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return p
+}
+
+// Read returns what has arrived, or the context's error.
+func (p *patient) Read(dst []byte) (int, error) {
+	if len(p.rest) == 0 {
+		if p.err != nil {
+			return 0, p.err
+		}
+		select {
+		case c := <-p.chunks:
+			p.rest, p.err = c.data, c.err
+		case <-p.ctx.Done():
+			return 0, p.ctx.Err()
+		}
+	}
+	n := copy(dst, p.rest)
+	p.rest = p.rest[n:]
+	if len(p.rest) == 0 && n == 0 {
+		return 0, p.err
+	}
+	return n, nil
 }

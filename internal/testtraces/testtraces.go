@@ -1,6 +1,7 @@
 // Package testtraces finds the recorded traces that tests read. Small ones lie in traces/; the big
 // ones are read from the folder named by KVROUTE_TRACES, by default ../shared/traces beside the
-// checkout. A test that needs a missing file is skipped, or fails where KVROUTE_REQUIRE_TRACES=1.
+// checkout. A test that needs a missing file is skipped, or fails where KVROUTE_REQUIRE_TRACES=1. With -short
+// tests that need big ones are skipped.
 package testtraces
 
 import (
@@ -27,6 +28,9 @@ func Dir() string {
 // Path returns the path of the trace rel (slash-separated, as mooncake/conversation_trace.jsonl.gz).
 func Path(tb testing.TB, rel string) string {
 	tb.Helper()
+	if testing.Short() {
+		tb.Skipf("trace %s is a big one: without -short (make test-all)", rel)
+	}
 	p := filepath.Join(Dir(), filepath.FromSlash(rel))
 	if _, err := os.Stat(p); err != nil {
 		if os.Getenv("KVROUTE_REQUIRE_TRACES") == "1" {
