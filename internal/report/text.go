@@ -90,7 +90,7 @@ func (r *Recommendation) Text() string {
 	}
 	switch {
 	case r.Verdict == VerdictDefault:
-		fmt.Fprintf(&b, "the default flags have the best %s of all points: nothing to change\n", title)
+		fmt.Fprintf(&b, "%s: no point is better than the default flags, nothing to change\n", title)
 		return b.String()
 	case r.Verdict == VerdictNoise:
 		b.WriteString("no difference beyond noise\n")
