@@ -25,15 +25,18 @@ func newJournal() *journal {
 func (l *journal) add(format string, args ...any) {
 	l.lines = append(l.lines, fmt.Sprintf("%d ", l.now)+fmt.Sprintf(format, args...))
 }
+
 func (l *journal) Admitted(_ int, job int32, hits int, again bool) {
 	l.add("admit %d hits %d again %v", job, hits, again)
 	l.admitted[job] = l.now
 }
+
 func (l *journal) Stored(_ int, nodes []trace.NodeID) {
 	for _, n := range nodes {
 		l.add("store %d", n)
 	}
 }
+
 func (l *journal) Evicted(_ int, nodes []trace.NodeID) {
 	for _, n := range nodes {
 		l.add("evict %d", n)
@@ -120,8 +123,10 @@ func randomScenario(seed uint64) scenario {
 	f := randomForest(r, 1+r.IntN(40), uint32(size), own)
 	maxRunning := 1 + r.IntN(6)
 	s := scenario{cfg: BatchConfig{
-		Cost: Cost{Step: 1 + r.Int64N(50), PerRequest: r.Int64N(5), PerContext: r.Int64N(3),
-			PerPrefill: r.Int64N(4), PerPrefillSquare: r.Int64N(2)},
+		Cost: Cost{
+			Step: 1 + r.Int64N(50), PerRequest: r.Int64N(5), PerContext: r.Int64N(3),
+			PerPrefill: r.Int64N(4), PerPrefillSquare: r.Int64N(2),
+		},
 		Budget: int64(maxRunning) + r.Int64N(20), MaxRunning: maxRunning,
 		Capacity: []int64{0, 5, 8, 12, 20, 40}[r.IntN(6)], BlockSize: size, Forest: f,
 	}}
@@ -235,8 +240,10 @@ func checkCauses(t *testing.T, seed uint64, l *journal, s scenario) {
 // TestStepTime follows one request by hand.
 func TestStepTime(t *testing.T) {
 	l := newJournal()
-	b := NewBatch(BatchConfig{Cost: Cost{Step: 1000, PerRequest: 100, PerContext: 1, PerPrefill: 10, PerPrefillSquare: 1},
-		Budget: 8, MaxRunning: 4, BlockSize: 4, Forest: &trace.Forest{}}, l)
+	b := NewBatch(BatchConfig{
+		Cost:   Cost{Step: 1000, PerRequest: 100, PerContext: 1, PerPrefill: 10, PerPrefillSquare: 1},
+		Budget: 8, MaxRunning: 4, BlockSize: 4, Forest: &trace.Forest{},
+	}, l)
 	drive(t, b, l, []arrival{{50, Job{ID: 3, Leaf: trace.NoNode, Input: 12, Output: 4}}}, b.Check)
 	// Two prefill steps (8 tokens, then 4), then three decode steps at 13, 14 and 15 tokens.
 	first := int64(50) + 1000 + 80 + 64 + 1000 + 40 + (144 - 64)

@@ -29,8 +29,10 @@ func newSteady() *steady {
 	r := rand.New(rand.NewPCG(1, 2))
 	f := randomForest(r, 20000, 64, false)
 	p, _ := Lookup(DefaultProfile)
-	return &steady{r: r, f: f, b: NewBatch(BatchConfig{Cost: p.Cost(), Budget: p.ChunkTokens, MaxRunning: p.MaxRunning,
-		Capacity: 2000, BlockSize: 64, Forest: f}, silent{})}
+	return &steady{r: r, f: f, b: NewBatch(BatchConfig{
+		Cost: p.Cost(), Budget: p.ChunkTokens, MaxRunning: p.MaxRunning,
+		Capacity: 2000, BlockSize: 64, Forest: f,
+	}, silent{})}
 }
 
 // request hands in one request and runs the worker until it has fewer than 32 at once.

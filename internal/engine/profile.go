@@ -64,9 +64,13 @@ func (p *Profile) Validate() error {
 		name string
 		v    float64
 	}{
-		{"a_ms", p.StepMS}, {"b_ms_per_request", p.RequestMS}, {"c_ms_per_million_tokens", p.ContextMS},
-		{"prefill_us_per_token", p.PrefillUS}, {"prefill_us_per_thousand_tokens_squared", p.PrefillSquareUS},
-		{"transfer_us", p.TransferUS}, {"transfer_us_per_thousand_tokens", p.TransferUSPerKTok},
+		{"a_ms", p.StepMS},
+		{"b_ms_per_request", p.RequestMS},
+		{"c_ms_per_million_tokens", p.ContextMS},
+		{"prefill_us_per_token", p.PrefillUS},
+		{"prefill_us_per_thousand_tokens_squared", p.PrefillSquareUS},
+		{"transfer_us", p.TransferUS},
+		{"transfer_us_per_thousand_tokens", p.TransferUSPerKTok},
 	} {
 		switch {
 		case math.IsNaN(f.v) || math.IsInf(f.v, 0):

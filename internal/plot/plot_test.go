@@ -42,8 +42,10 @@ func curveOf(mean float64) []int64 {
 func run(kind, policy string, flags map[string]any, hits float64, meanMS float64, spread bool, requests ...int64) report.Run {
 	const blocks = 288500
 	n := int64(hits * blocks)
-	r := report.Run{Kind: kind, Policy: policy, Flags: flags, Workers: len(requests), CapacityBlocks: 5859, HitBlocks: n, HitRate: hits,
-		TokenHitRate: hits * 1.02, RequestsPerWorker: requests, Imbalance: report.Imbalance(requests), PicksDigest: "0123456789abcdef"}
+	r := report.Run{
+		Kind: kind, Policy: policy, Flags: flags, Workers: len(requests), CapacityBlocks: 5859, HitBlocks: n, HitRate: hits,
+		TokenHitRate: hits * 1.02, RequestsPerWorker: requests, Imbalance: report.Imbalance(requests), PicksDigest: "0123456789abcdef",
+	}
 	for range requests {
 		r.MissBlocksPerWorker = append(r.MissBlocksPerWorker, (blocks-n)/int64(len(requests)))
 	}
@@ -68,14 +70,18 @@ func run(kind, policy string, flags map[string]any, hits float64, meanMS float64
 var weights = []any{0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 20.0}
 
 func document(axes []report.Axis, runs ...report.Run) *report.Document {
-	d := &report.Document{Version: "v0.1.0", Seed: 7, Flags: map[string]any{"trace": "conversation.jsonl.gz", "workers": 8, "capacity": 5859},
+	d := &report.Document{
+		Version: "v0.1.0", Seed: 7, Flags: map[string]any{"trace": "conversation.jsonl.gz", "workers": 8, "capacity": 5859},
 		Trace: report.Trace{Name: "conversation", Requests: 12031, Blocks: 288500, InputTokens: 144793823, CeilingHitBlocks: 105710, CeilingHitTokens: 54098411},
-		Runs:  runs}
+		Runs:  runs,
+	}
 	if axes != nil {
 		d.Sweep = &report.Sweep{Axes: axes, Repeats: 10}
 		low, high := 0.05, 0.11
-		d.Recommendation = &report.Recommendation{Flags: map[string]any{"router-policy": "kv-aware", "kv-overlap-weight": 4.0},
-			Metric: "ttft_mean_us", Gain: 0.08, Low: &low, High: &high, Verdict: report.VerdictBetter}
+		d.Recommendation = &report.Recommendation{
+			Flags:  map[string]any{"router-policy": "kv-aware", "kv-overlap-weight": 4.0},
+			Metric: "ttft_mean_us", Gain: 0.08, Low: &low, High: &high, Verdict: report.VerdictBetter,
+		}
 	}
 	return d
 }

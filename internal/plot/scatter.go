@@ -23,8 +23,10 @@ func tradeoff(d *report.Document, axis *swept) (panel, bool, error) {
 	if err != nil {
 		return panel{}, false, err
 	}
-	out := panel{id: "tradeoff", title: "Hits against spread", note: "up and to the left is better",
-		plot: newPlot("requests of the busiest worker / mean", "hit rate (% of blocks)")}
+	out := panel{
+		id: "tradeoff", title: "Hits against spread", note: "up and to the left is better",
+		plot: newPlot("requests of the busiest worker / mean", "hit rate (% of blocks)"),
+	}
 	curves, refs := groups(d, axis)
 	curves, dropped := best(curves, hits)
 	if dropped > 0 {

@@ -113,8 +113,12 @@ func formula(weight, recent float64) func(*score.Config) {
 
 // GoldenSettings are order, workers and outstanding requests.
 var GoldenSettings = []Golden{
-	{"serial", 2, 1, nil}, {"serial", 4, 1, nil}, {"serial", 4, 8, nil},
-	{"inter16", 2, 8, nil}, {"inter16", 4, 1, nil}, {"inter16", 4, 8, nil},
+	{"serial", 2, 1, nil},
+	{"serial", 4, 1, nil},
+	{"serial", 4, 8, nil},
+	{"inter16", 2, 8, nil},
+	{"inter16", 4, 1, nil},
+	{"inter16", 4, 8, nil},
 }
 
 // MeasureGolden fills the table of made sessions.

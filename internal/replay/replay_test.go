@@ -245,8 +245,10 @@ func TestTimelessOracle(t *testing.T) {
 				cfg := replay.Config{Workers: row.Workers, Capacity: row.Cap, Outstanding: 1, Score: policy(name)}
 				r := run(t, w, cfg)
 				check(t, w, cfg, r)
-				got := timelessRow{Workers: r.Workers, Cap: int(r.CapacityBlocks), Policy: row.Policy, HitBlocks: r.HitBlocks,
-					HitTokens: r.HitTokens, Requests: r.RequestsPerWorker, MissBlocks: r.MissBlocksPerWorker}
+				got := timelessRow{
+					Workers: r.Workers, Cap: int(r.CapacityBlocks), Policy: row.Policy, HitBlocks: r.HitBlocks,
+					HitTokens: r.HitTokens, Requests: r.RequestsPerWorker, MissBlocks: r.MissBlocksPerWorker,
+				}
 				if diff := cmp.Diff(row, got); diff != "" {
 					t.Errorf("%s with %d workers of %d blocks (-oracle +got):\n%s", name, row.Workers, row.Cap, diff)
 				}

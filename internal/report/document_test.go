@@ -61,8 +61,10 @@ func fakeRun(policy, kind string, flags map[string]any, hits int64, meanMS float
 }
 
 func fakeTrace() report.Trace {
-	return report.Trace{Name: "conversation", Requests: 12031, Blocks: 288500, InputTokens: 144793823, OutputTokens: 4122048,
-		CeilingHitBlocks: 105710, CeilingHitTokens: 54098411}
+	return report.Trace{
+		Name: "conversation", Requests: 12031, Blocks: 288500, InputTokens: 144793823, OutputTokens: 4122048,
+		CeilingHitBlocks: 105710, CeilingHitTokens: 54098411,
+	}
 }
 
 func fakeSweep(sim bool) *report.Document {
@@ -87,8 +89,10 @@ func fakeSweep(sim bool) *report.Document {
 		}
 	}
 	low, high := 0.12, 0.26
-	d.Recommendation = &report.Recommendation{Flags: map[string]any{"router-policy": "kv-aware", "kv-overlap-weight": 20.0},
-		Metric: "ttft_mean_us", Gain: 0.19, Low: &low, High: &high, Verdict: report.VerdictBetter}
+	d.Recommendation = &report.Recommendation{
+		Flags:  map[string]any{"router-policy": "kv-aware", "kv-overlap-weight": 20.0},
+		Metric: "ttft_mean_us", Gain: 0.19, Low: &low, High: &high, Verdict: report.VerdictBetter,
+	}
 	return d
 }
 
@@ -97,8 +101,10 @@ func fakeSingle(sim bool) *report.Document {
 	if sim {
 		ms = 445.1
 	}
-	return &report.Document{Version: "v0.1.0", Seed: 1, Trace: fakeTrace(),
-		Runs: []report.Run{fakeRun("least-work", "", nil, 60000, ms, 3010, 3000, 3010, 3011)}}
+	return &report.Document{
+		Version: "v0.1.0", Seed: 1, Trace: fakeTrace(),
+		Runs: []report.Run{fakeRun("least-work", "", nil, 60000, ms, 3010, 3000, 3010, 3011)},
+	}
 }
 
 func render(t *testing.T, d *report.Document, format string) []byte {
@@ -118,7 +124,8 @@ func TestGolden(t *testing.T) {
 	}
 	wide.Runs[0].Workers = 40
 	fleets := &report.Document{Version: "v0.1.0", Trace: fakeTrace(), Sweep: &report.Sweep{Repeats: 1, Axes: []report.Axis{
-		{Flag: "workers", Values: []any{2.0, 4.0}}, {Flag: "kv-overlap-weight", Values: []any{1.0, 4.0}}}}}
+		{Flag: "workers", Values: []any{2.0, 4.0}}, {Flag: "kv-overlap-weight", Values: []any{1.0, 4.0}},
+	}}}
 	for i, kind := range []string{report.KindSwept, report.KindSwept, report.KindReference} {
 		for n := int64(2); n <= 4; n += 2 {
 			flags := map[string]any{"router-policy": "round-robin", "workers": float64(n)}

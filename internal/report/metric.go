@@ -78,35 +78,51 @@ func blocksKnown(r *Run) bool {
 
 func makeMetrics() []Metric {
 	ms := []Metric{
-		{Name: HitRate, Title: "hit rate", Unit: Share, Better: Higher,
-			value: func(r *Run) (float64, bool) { return r.HitRate, blocksKnown(r) }},
-		{Name: "token_hit_rate", Title: "token hit rate", Unit: Share, Better: Higher,
-			value: func(r *Run) (float64, bool) { return r.TokenHitRate, blocksKnown(r) }},
-		{Name: "hit_blocks", Title: "hit blocks", Unit: Count, Better: Higher,
-			value: func(r *Run) (float64, bool) { return counted(r.HitBlocks) }},
-		{Name: "hit_tokens", Title: "hit tokens", Unit: Count, Better: Higher,
-			value: func(r *Run) (float64, bool) { return counted(r.HitTokens) }},
-		{Name: "predicted_hit_blocks", Title: "predicted hit blocks", Unit: Count,
-			value: func(r *Run) (float64, bool) { return counted(r.PredictedHitBlocks) }},
-		{Name: ImbalanceOf, Title: "imbalance", Unit: Factor, Better: Lower,
-			value: func(r *Run) (float64, bool) { return r.Imbalance, r.Imbalance > 0 }},
+		{
+			Name: HitRate, Title: "hit rate", Unit: Share, Better: Higher,
+			value: func(r *Run) (float64, bool) { return r.HitRate, blocksKnown(r) },
+		},
+		{
+			Name: "token_hit_rate", Title: "token hit rate", Unit: Share, Better: Higher,
+			value: func(r *Run) (float64, bool) { return r.TokenHitRate, blocksKnown(r) },
+		},
+		{
+			Name: "hit_blocks", Title: "hit blocks", Unit: Count, Better: Higher,
+			value: func(r *Run) (float64, bool) { return counted(r.HitBlocks) },
+		},
+		{
+			Name: "hit_tokens", Title: "hit tokens", Unit: Count, Better: Higher,
+			value: func(r *Run) (float64, bool) { return counted(r.HitTokens) },
+		},
+		{
+			Name: "predicted_hit_blocks", Title: "predicted hit blocks", Unit: Count,
+			value: func(r *Run) (float64, bool) { return counted(r.PredictedHitBlocks) },
+		},
+		{
+			Name: ImbalanceOf, Title: "imbalance", Unit: Factor, Better: Lower,
+			value: func(r *Run) (float64, bool) { return r.Imbalance, r.Imbalance > 0 },
+		},
 		// Without a clock there is no time to compare, but work: what the busiest worker has to compute is
 		// what the fleet waits for. Both hits given away and an uneven spread raise it.
-		{Name: BusiestMiss, Title: "miss blocks of the busiest worker", Unit: Count, Better: Lower,
+		{
+			Name: BusiestMiss, Title: "miss blocks of the busiest worker", Unit: Count, Better: Lower,
 			value: func(r *Run) (float64, bool) {
 				var most int64
 				for _, n := range r.MissBlocksPerWorker {
 					most = max(most, n)
 				}
 				return float64(most), blocksKnown(r)
-			}},
-		{Name: BalancedHits, Title: "hit rate / imbalance", Unit: Share, Better: Higher,
+			},
+		},
+		{
+			Name: BalancedHits, Title: "hit rate / imbalance", Unit: Share, Better: Higher,
 			value: func(r *Run) (float64, bool) {
 				if r.Imbalance <= 0 || !blocksKnown(r) {
 					return 0, false
 				}
 				return r.HitRate / r.Imbalance, true
-			}},
+			},
+		},
 	}
 	dists := []struct {
 		name, title string
@@ -129,23 +145,37 @@ func makeMetrics() []Metric {
 	}
 	for _, d := range dists {
 		for _, p := range parts {
-			ms = append(ms, Metric{Name: d.name + "_" + p.name, Title: d.title + " " + p.name, Unit: Micros, Better: Lower, Sim: true,
-				value: func(r *Run) (float64, bool) { return p.of(d.of(r.Sim)), true }})
+			ms = append(ms, Metric{
+				Name: d.name + "_" + p.name, Title: d.title + " " + p.name, Unit: Micros, Better: Lower, Sim: true,
+				value: func(r *Run) (float64, bool) { return p.of(d.of(r.Sim)), true },
+			})
 		}
 	}
 	ms = append(ms,
-		Metric{Name: "makespan", Title: "makespan", Unit: Micros, Better: Lower, Sim: true,
-			value: func(r *Run) (float64, bool) { return counted(r.Sim.MakespanUS) }},
-		Metric{Name: "peak_active_blocks", Title: "peak active blocks", Unit: Count, Better: Lower, Sim: true,
-			value: func(r *Run) (float64, bool) { return counted(r.Sim.PeakActiveBlocks) }},
-		Metric{Name: "preemptions", Title: "preemptions", Unit: Count, Better: Lower, Sim: true,
-			value: func(r *Run) (float64, bool) { return counted(r.Sim.Preemptions) }},
-		Metric{Name: "completed", Title: "completed requests", Unit: Count, Better: Higher, Sim: true,
-			value: func(r *Run) (float64, bool) { return counted(r.Sim.Completed) }},
-		Metric{Name: "lost", Title: "lost requests", Unit: Count, Better: Lower, Sim: true,
-			value: func(r *Run) (float64, bool) { return counted(r.Sim.Lost) }},
-		Metric{Name: "rejected", Title: "rejected requests", Unit: Count, Better: Lower, Sim: true,
-			value: func(r *Run) (float64, bool) { return counted(r.Sim.Rejected) }},
+		Metric{
+			Name: "makespan", Title: "makespan", Unit: Micros, Better: Lower, Sim: true,
+			value: func(r *Run) (float64, bool) { return counted(r.Sim.MakespanUS) },
+		},
+		Metric{
+			Name: "peak_active_blocks", Title: "peak active blocks", Unit: Count, Better: Lower, Sim: true,
+			value: func(r *Run) (float64, bool) { return counted(r.Sim.PeakActiveBlocks) },
+		},
+		Metric{
+			Name: "preemptions", Title: "preemptions", Unit: Count, Better: Lower, Sim: true,
+			value: func(r *Run) (float64, bool) { return counted(r.Sim.Preemptions) },
+		},
+		Metric{
+			Name: "completed", Title: "completed requests", Unit: Count, Better: Higher, Sim: true,
+			value: func(r *Run) (float64, bool) { return counted(r.Sim.Completed) },
+		},
+		Metric{
+			Name: "lost", Title: "lost requests", Unit: Count, Better: Lower, Sim: true,
+			value: func(r *Run) (float64, bool) { return counted(r.Sim.Lost) },
+		},
+		Metric{
+			Name: "rejected", Title: "rejected requests", Unit: Count, Better: Lower, Sim: true,
+			value: func(r *Run) (float64, bool) { return counted(r.Sim.Rejected) },
+		},
 	)
 	for i := range ms {
 		ms[i].Field = ms[i].Name

@@ -90,12 +90,18 @@ func TestParseThresholdsRejects(t *testing.T) {
 
 func TestCheckThresholds(t *testing.T) {
 	runs := []report.Run{
-		{Policy: "kv-aware", Kind: report.KindSwept, Flags: map[string]any{"kv-overlap-weight": 1.0}, HitBlocks: 3, HitRate: 0.3, Imbalance: 1.5,
-			MissBlocksPerWorker: []int64{7}, Sim: &report.Sim{TTFT: report.Dist{P99: 900_000}}},
-		{Policy: "kv-aware", Kind: report.KindSwept, HitBlocks: 5, HitRate: 0.5, Imbalance: 1,
-			MissBlocksPerWorker: []int64{5}, Sim: &report.Sim{TTFT: report.Dist{P99: 700_000}}},
-		{Policy: "round-robin", Kind: report.KindReference, HitBlocks: 1, HitRate: 0.1, Imbalance: 1,
-			MissBlocksPerWorker: []int64{9}, Sim: &report.Sim{TTFT: report.Dist{P99: 9_000_000}}},
+		{
+			Policy: "kv-aware", Kind: report.KindSwept, Flags: map[string]any{"kv-overlap-weight": 1.0}, HitBlocks: 3, HitRate: 0.3, Imbalance: 1.5,
+			MissBlocksPerWorker: []int64{7}, Sim: &report.Sim{TTFT: report.Dist{P99: 900_000}},
+		},
+		{
+			Policy: "kv-aware", Kind: report.KindSwept, HitBlocks: 5, HitRate: 0.5, Imbalance: 1,
+			MissBlocksPerWorker: []int64{5}, Sim: &report.Sim{TTFT: report.Dist{P99: 700_000}},
+		},
+		{
+			Policy: "round-robin", Kind: report.KindReference, HitBlocks: 1, HitRate: 0.1, Imbalance: 1,
+			MissBlocksPerWorker: []int64{9}, Sim: &report.Sim{TTFT: report.Dist{P99: 9_000_000}},
+		},
 	}
 	ts, err := report.ParseThresholds("ttft_p99>800ms", "hit_rate<0.3", "imbalance>=1.5", "hit_rate==0.5", "hit_rate<=0.3", "hit_rate!=0.3")
 	if err != nil {

@@ -46,8 +46,10 @@ func TestExplainAgreesWithPick(t *testing.T) {
 			learned := false
 			for _, tm := range want.Terms {
 				learned = learned || tm.Slow > 1
-				cands = append(cands, score.ExplainCandidate{Name: tm.Candidate.Key, Role: tm.Candidate.Role, NoBlocks: tm.Candidate.BlockSize == 0,
-					Hits: tm.Hits, Load: tm.Load, Recent: tm.Recent, Computed: tm.Computed})
+				cands = append(cands, score.ExplainCandidate{
+					Name: tm.Candidate.Key, Role: tm.Candidate.Role, NoBlocks: tm.Candidate.BlockSize == 0,
+					Hits: tm.Hits, Load: tm.Load, Recent: tm.Recent, Computed: tm.Computed,
+				})
 			}
 			if learned {
 				continue // paces cannot be stated

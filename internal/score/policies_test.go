@@ -208,8 +208,15 @@ func TestSessionPolicy(t *testing.T) {
 		session, want string
 		rule          score.Rule
 	}{
-		{"x", "a", score.ByTurn}, {"y", "b", score.ByTurn}, {"x", "a", score.BySession}, {"z", "c", score.ByTurn},
-		{"y", "b", score.BySession}, {"v", "a", score.ByTurn}, {"", "b", score.ByTurn}, {"", "c", score.ByTurn}, {"v", "a", score.BySession},
+		{"x", "a", score.ByTurn},
+		{"y", "b", score.ByTurn},
+		{"x", "a", score.BySession},
+		{"z", "c", score.ByTurn},
+		{"y", "b", score.BySession},
+		{"v", "a", score.ByTurn},
+		{"", "b", score.ByTurn},
+		{"", "c", score.ByTurn},
+		{"v", "a", score.BySession},
 	} {
 		req := prompt(chain(i, 2))
 		req.Session, req.At = step.session, int64(i)*1e13 // far beyond any time to live
@@ -337,8 +344,10 @@ func TestBooking(t *testing.T) {
 		{"prefill, n 3", func(r *score.Request) { r.Role, r.N = score.Prefill, 3 }, load.Load{ActiveBlocks: 10, PendingTokens: 165 - 64, PendingRequests: 1, HeldTokens: 495, HeldRequests: 1}},
 		{"decode, n -1", func(r *score.Request) { r.Role, r.N = score.Decode, -1 }, load.Load{ActiveBlocks: 10, PendingRequests: 1, HeldTokens: 165, HeldRequests: 1}},
 		{"multimodal", func(r *score.Request) { r.Multimodal = true }, load.Load{PendingTokens: 165, PendingRequests: 1, HeldTokens: 165, HeldRequests: 1}},
-		{"uneven blocks", func(r *score.Request) { r.BlockTokens = []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 160} },
-			load.Load{ActiveBlocks: 10, PendingTokens: 165 - 4, PendingRequests: 1, HeldTokens: 165, HeldRequests: 1}},
+		{
+			"uneven blocks", func(r *score.Request) { r.BlockTokens = []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 160} },
+			load.Load{ActiveBlocks: 10, PendingTokens: 165 - 4, PendingRequests: 1, HeldTokens: 165, HeldRequests: 1},
+		},
 		{"absurd", func(r *score.Request) { r.InputTokens, r.N = 1<<62, 1<<40 }, load.Load{ActiveBlocks: 10, PendingTokens: load.MaxTokens, PendingRequests: 1, HeldTokens: load.MaxTokens, HeldRequests: 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -191,8 +191,10 @@ func (f *batchFleet) prefill(i int32) bool {
 
 func (f *batchFleet) decode(i int32) bool {
 	q, st := &f.s.w.Requests[i], &f.s.reqs[i]
-	return f.submit(st.worker[1], engine.Job{ID: i, Leaf: q.Leaf, Input: q.Input, Output: q.Output, Even: int64(q.Even),
-		Done: st.done, Transferred: true})
+	return f.submit(st.worker[1], engine.Job{
+		ID: i, Leaf: q.Leaf, Input: q.Input, Output: q.Output, Even: int64(q.Even),
+		Done: st.done, Transferred: true,
+	})
 }
 
 func (f *batchFleet) submit(worker int32, job engine.Job) bool {

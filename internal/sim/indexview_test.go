@@ -101,8 +101,10 @@ func TestViewEqualsIndex(t *testing.T) {
 	w := loadPiece(t, 3000)
 	for _, model := range []string{SerialEngine, BatchEngine} {
 		for _, policy := range []string{score.LeastWork, score.KVAware, score.PrefixThreshold} {
-			c := Config{Workers: 8, Engine: model, Serial: DefaultSerial(), Capacity: 1000, Score: score.Defaults(),
-				EventDelay: 250 * time.Millisecond, Kill: []Kill{{3, 200 * time.Second}}}
+			c := Config{
+				Workers: 8, Engine: model, Serial: DefaultSerial(), Capacity: 1000, Score: score.Defaults(),
+				EventDelay: 250 * time.Millisecond, Kill: []Kill{{3, 200 * time.Second}},
+			}
 			c.Profile, _ = engine.Lookup(engine.DefaultProfile)
 			c.Score.Policy = policy
 			compare(t, model+" "+policy, w, c)

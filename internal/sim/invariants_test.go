@@ -59,11 +59,15 @@ func randomWorkload(r *rand.Rand) *trace.Workload {
 
 // randomConfig is a small fleet with random troubles.
 func randomConfig(r *rand.Rand) Config {
-	c := Config{Engine: []string{SerialEngine, BatchEngine}[r.IntN(2)], Serial: DefaultSerial(), Score: score.Defaults(),
-		Routers: r.IntN(4), Capacity: []int{0, 12, 20, 40}[r.IntN(4)], Seed: r.Uint64()}
+	c := Config{
+		Engine: []string{SerialEngine, BatchEngine}[r.IntN(2)], Serial: DefaultSerial(), Score: score.Defaults(),
+		Routers: r.IntN(4), Capacity: []int{0, 12, 20, 40}[r.IntN(4)], Seed: r.Uint64(),
+	}
 	c.Score.Policy = score.Policies()[r.IntN(len(score.Policies()))]
-	c.Profile = &engine.Profile{Name: "random", Origin: "test", StepMS: 2, RequestMS: 1, ContextMS: 5000, PrefillUS: 50,
-		PrefillSquareUS: 100, ChunkTokens: 24, MaxRunning: 1 + r.IntN(8), BlockSize: 8, KVTokens: 8 * 40, TransferUS: 700, TransferUSPerKTok: 9000}
+	c.Profile = &engine.Profile{
+		Name: "random", Origin: "test", StepMS: 2, RequestMS: 1, ContextMS: 5000, PrefillUS: 50,
+		PrefillSquareUS: 100, ChunkTokens: 24, MaxRunning: 1 + r.IntN(8), BlockSize: 8, KVTokens: 8 * 40, TransferUS: 700, TransferUSPerKTok: 9000,
+	}
 	if r.IntN(2) == 0 {
 		c.Workers = 1 + r.IntN(4)
 	} else {

@@ -111,9 +111,11 @@ func TestOracle(t *testing.T) {
 					name += fmt.Sprintf(" %v", weight)
 				}
 				r := mustRun(t, w, serial(want.Workers, want.Cap, policy, weight))
-				got := oracleRow{want.Policy, want.Weight, r.Workers, int(r.CapacityBlocks), r.HitBlocks, r.HitTokens,
+				got := oracleRow{
+					want.Policy, want.Weight, r.Workers, int(r.CapacityBlocks), r.HitBlocks, r.HitTokens,
 					r.Sim.TTFT.Sum, r.Sim.TTFT.P50, r.Sim.TTFT.P90, r.Sim.TTFT.P99, r.Sim.TTFT.Max, r.Sim.MakespanUS,
-					r.Sim.PeakActiveBlocks, r.RequestsPerWorker, r.MissBlocksPerWorker}
+					r.Sim.PeakActiveBlocks, r.RequestsPerWorker, r.MissBlocksPerWorker,
+				}
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("%s (-want +got):\n%s", name, diff)
 				}

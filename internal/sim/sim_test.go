@@ -52,8 +52,10 @@ type handRequest struct {
 
 // plain is a profile in which all is easy to add up: a step is 1,000 µs, a prefill token 10 µs.
 func plain() *engine.Profile {
-	return &engine.Profile{Name: "plain", Origin: "test", StepMS: 1, PrefillUS: 10, ChunkTokens: 1000, MaxRunning: 100,
-		BlockSize: 10, KVTokens: 1000, TransferUS: 500, TransferUSPerKTok: 100_000}
+	return &engine.Profile{
+		Name: "plain", Origin: "test", StepMS: 1, PrefillUS: 10, ChunkTokens: 1000, MaxRunning: 100,
+		BlockSize: 10, KVTokens: 1000, TransferUS: 500, TransferUSPerKTok: 100_000,
+	}
 }
 
 func batch(workers int, p *engine.Profile) sim.Config {

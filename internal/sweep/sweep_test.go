@@ -66,11 +66,14 @@ func TestPlan(t *testing.T) {
 		{"last axis turns fastest, default and round robin follow", kvAware(), []string{"kv-overlap-weight=1,2", "kv-recent-weight=0,1"}, []string{
 			"swept: kv-overlap-weight=1 kv-recent-weight=0", "swept: kv-overlap-weight=1 kv-recent-weight=1",
 			"swept: kv-overlap-weight=2 kv-recent-weight=0", "swept: kv-overlap-weight=2 kv-recent-weight=1",
-			"default: router-policy=least-work", "reference: router-policy=round-robin"}},
+			"default: router-policy=least-work", "reference: router-policy=round-robin",
+		}},
 		{"what is swept is not added again", score.Defaults(), []string{"router-policy=round-robin,least-work,prefix"}, []string{
-			"swept: router-policy=round-robin", "swept: router-policy=least-work", "swept: router-policy=prefix"}},
+			"swept: router-policy=round-robin", "swept: router-policy=least-work", "swept: router-policy=prefix",
+		}},
 		{"each fleet has its own default", score.Defaults(), []string{"workers=2,4"}, []string{
-			"swept: workers=2", "swept: workers=4", "reference: router-policy=round-robin workers=2", "reference: router-policy=round-robin workers=4"}},
+			"swept: workers=2", "swept: workers=4", "reference: router-policy=round-robin workers=2", "reference: router-policy=round-robin workers=4",
+		}},
 		{"no axis at all", score.Defaults(), nil, []string{"swept: as given", "reference: router-policy=round-robin"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -247,13 +250,15 @@ func TestRunResult(t *testing.T) {
 	var calls atomic.Int32
 	run := experiment(weights)
 	last := 0
-	res := do(t, sweep.Config{Points: points, Axes: axes(t, "kv-overlap-weight=0,8"), Repeats: 8, Seed: 1,
+	res := do(t, sweep.Config{
+		Points: points, Axes: axes(t, "kv-overlap-weight=0,8"), Repeats: 8, Seed: 1,
 		Progress: func(done, total int) {
 			if done != last+1 || total != 32 {
 				t.Errorf("progress %d of %d after %d", done, total, last)
 			}
 			last = done
-		}},
+		},
+	},
 		func(ctx context.Context, w *trace.Workload, p sweep.Point) (*report.Run, error) {
 			calls.Add(1)
 			return run(ctx, w, p)

@@ -26,10 +26,14 @@ var bundled = []struct {
 	blocks     int
 	format     string
 }{
-	{"traces/mooncake/conversation_15min.jsonl.gz", "mooncake/conversation_trace.jsonl.gz", 250 << 10,
-		cutTo(trace.CutOptions{ToTime: 15 * time.Minute}), 2728, 0, 50939, trace.Mooncake},
-	{"traces/ragpulse/ragpulse_1500.jsonl.gz", "ragpulse/ragpulse_chained.jsonl.gz", 100 << 10,
-		cutTo(trace.CutOptions{To: 1500}), 1500, 824, 12252, trace.Chained},
+	{
+		"traces/mooncake/conversation_15min.jsonl.gz", "mooncake/conversation_trace.jsonl.gz", 250 << 10,
+		cutTo(trace.CutOptions{ToTime: 15 * time.Minute}), 2728, 0, 50939, trace.Mooncake,
+	},
+	{
+		"traces/ragpulse/ragpulse_1500.jsonl.gz", "ragpulse/ragpulse_chained.jsonl.gz", 100 << 10,
+		cutTo(trace.CutOptions{To: 1500}), 1500, 824, 12252, trace.Chained,
+	},
 	{"traces/claude-code/sessions12.jsonl.gz", "claude-code/small.jsonl.gz", 100 << 10, firstLines(12), 427, 12, 28648, trace.ClaudeCode},
 	{"traces/lmcache-agent/miniswe_blocks64.jsonl.gz", "lmcache-agent/miniswe_blocks64.jsonl.gz", 10 << 10, firstLines(-1), 278, 13, 1926, trace.Chained},
 	{"traces/azure/conv_5000.csv.gz", "azure/AzureLLMInferenceTrace_conv.csv.gz", 60 << 10, firstLines(5001), 5000, 0, 0, trace.Azure},

@@ -57,8 +57,10 @@ type claudeRequest struct {
 }
 
 func newClaudeReader(b base, sh *shared, opt Options) *claudeReader {
-	return &claudeReader{base: b, sh: sh, asked: opt.BlockSize,
-		stagger: millis(opt.SessionStagger, claudeStagger, 0), gapCap: millis(opt.GapCap, claudeGapCap, -1)}
+	return &claudeReader{
+		base: b, sh: sh, asked: opt.BlockSize,
+		stagger: millis(opt.SessionStagger, claudeStagger, 0), gapCap: millis(opt.GapCap, claudeGapCap, -1),
+	}
 }
 
 // millis resolves an option: 0 is the default, a negative value means none.
@@ -261,8 +263,10 @@ const (
 	hasInner
 )
 
-var claudeFields = map[string]int{"t": hasT, "type": hasType, "in": hasIn, "out": hasOut,
-	"hash_ids": hasHashIDs, "duration_ms": hasDuration, "requests": hasInner}
+var claudeFields = map[string]int{
+	"t": hasT, "type": hasType, "in": hasIn, "out": hasOut,
+	"hash_ids": hasHashIDs, "duration_ms": hasDuration, "requests": hasInner,
+}
 
 // request reads one entry: a request, or a sub-agent with requests of its own.
 func (r *claudeReader) request(depth int) (bool, error) {

@@ -48,8 +48,10 @@ func Cut(w *Workload, opt CutOptions) (*Workload, error) {
 		return !bySession && (opt.MaxInput == 0 || q.Input <= opt.MaxInput)
 	})
 	if len(out.Requests) == 0 {
-		return nil, &Error{File: w.Name, Why: "no request is left after the cut",
-			Hint: fmt.Sprintf("the trace has %d requests over %v and %d sessions", len(w.Requests), w.Duration(), len(w.Sessions))}
+		return nil, &Error{
+			File: w.Name, Why: "no request is left after the cut",
+			Hint: fmt.Sprintf("the trace has %d requests over %v and %d sessions", len(w.Requests), w.Duration(), len(w.Sessions)),
+		}
 	}
 	out.order(1)
 	return out, nil
@@ -74,8 +76,10 @@ func (w *Workload) sessionsKept(opt CutOptions) ([]bool, error) {
 	for _, name := range opt.Sessions {
 		k := slices.Index(w.Sessions, name)
 		if k < 0 {
-			return nil, &Error{File: w.Name, Why: fmt.Sprintf("there is no session %q", name),
-				Hint: fmt.Sprintf("the trace has %d sessions", len(w.Sessions))}
+			return nil, &Error{
+				File: w.Name, Why: fmt.Sprintf("there is no session %q", name),
+				Hint: fmt.Sprintf("the trace has %d sessions", len(w.Sessions)),
+			}
 		}
 		keep[k] = true
 	}
@@ -133,8 +137,10 @@ func Merge(ws []*Workload, opt MergeOptions) (*Workload, error) {
 			shift = int64(opt.Shift[k] / time.Microsecond)
 		}
 		if w.BlockSize != 0 && out.BlockSize != 0 && w.BlockSize != out.BlockSize {
-			return nil, &Error{File: w.Name, Why: fmt.Sprintf("it has blocks of %d tokens, %s has %d", w.BlockSize, ws[0].Name, out.BlockSize),
-				Hint: "traces with different block sizes cannot be merged"}
+			return nil, &Error{
+				File: w.Name, Why: fmt.Sprintf("it has blocks of %d tokens, %s has %d", w.BlockSize, ws[0].Name, out.BlockSize),
+				Hint: "traces with different block sizes cannot be merged",
+			}
 		}
 		for i := range w.Requests {
 			tokens = w.record(i, &rec, tokens)
@@ -181,8 +187,10 @@ func (w *Workload) uniqueSessions() {
 // record fills rec with request i, as a reader would have given it. The blocks are in rec's own memory.
 func (w *Workload) record(i int, rec *Record, tokens []uint32) []uint32 {
 	q := &w.Requests[i]
-	*rec = Record{Arrival: q.Arrival, Input: q.Input, Output: q.Output, Blocks: w.Path(q.Leaf, rec.Blocks[:0]),
-		BlockSize: w.BlockSize, Line: i + 1}
+	*rec = Record{
+		Arrival: q.Arrival, Input: q.Input, Output: q.Output, Blocks: w.Path(q.Leaf, rec.Blocks[:0]),
+		BlockSize: w.BlockSize, Line: i + 1,
+	}
 	switch {
 	case q.Even != 0:
 		rec.Even, rec.BlockSize = true, int(q.Even)

@@ -56,6 +56,7 @@ func FuzzChained(f *testing.F)  { fuzzFormat(f, trace.Chained, chainLine+chainLi
 func FuzzClaudeCode(f *testing.F) {
 	fuzzFormat(f, trace.ClaudeCode, claudeA, claudeA+strings.Replace(claudeA, `"A"`, `"B"`, 1))
 }
+
 func FuzzRAGPulse(f *testing.F) {
 	fuzzFormat(f, trace.RAGPulse, ragLine, `{"sys_prompt_id":8,"token_length":3}`+"\n"+ragLine)
 }
@@ -63,6 +64,7 @@ func FuzzAzure(f *testing.F) { fuzzFormat(f, trace.Azure, azureHead+azureLine+az
 func FuzzKVRoute(f *testing.F) {
 	fuzzFormat(f, trace.KVRoute, kvHead+kvLine+`{"t":6,"in":40,"out":5,"at":0}`+"\n")
 }
+
 func FuzzAuto(f *testing.F) {
 	fuzzFormat(f, trace.Auto, moonLine, chainLine, claudeA, ragLine, azureHead+azureLine, kvHead+kvLine, "{}", `{"input":"x"}`)
 }

@@ -177,8 +177,10 @@ func (b *base) next() ([]byte, error) {
 			return nil, io.EOF
 		}
 		if err == errLongLine {
-			return nil, &Error{File: b.name, Line: b.in.line, Why: fmt.Sprintf("the line is longer than %d bytes", b.in.max),
-				Hint: "a trace has one JSON object a line"}
+			return nil, &Error{
+				File: b.name, Line: b.in.line, Why: fmt.Sprintf("the line is longer than %d bytes", b.in.max),
+				Hint: "a trace has one JSON object a line",
+			}
 		}
 		if err != nil {
 			return nil, &Error{File: b.name, Line: b.in.line + 1, Why: err.Error(), Damaged: true, Read: b.read}

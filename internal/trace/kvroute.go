@@ -95,8 +95,10 @@ const (
 	kvID
 )
 
-var kvFields = map[string]int{"type": kvType, "t": kvTime, "in": kvIn, "out": kvOut, "at": kvAt, "new": kvNew,
-	"bt": kvTokens, "even": kvEven, "s": kvSession, "id": kvID}
+var kvFields = map[string]int{
+	"type": kvType, "t": kvTime, "in": kvIn, "out": kvOut, "at": kvAt, "new": kvNew,
+	"bt": kvTokens, "even": kvEven, "s": kvSession, "id": kvID,
+}
 
 func (r *kvReader) Read(rec *Record) error {
 	for {

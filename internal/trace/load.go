@@ -16,8 +16,10 @@ func Load(sources []Source, opt Options) (*Workload, error) {
 	if opt.Name == "" {
 		opt.Name = sources[0].Name
 	}
-	l := loader{opt: opt, sh: newShared(), b: newForestBuilder(), index: map[string]int32{},
-		w: &Workload{Name: opt.Name}}
+	l := loader{
+		opt: opt, sh: newShared(), b: newForestBuilder(), index: map[string]int32{},
+		w: &Workload{Name: opt.Name},
+	}
 	for _, s := range sources {
 		if err := l.source(s); err != nil {
 			return nil, err
@@ -85,8 +87,10 @@ func (l *loader) add(rec *Record) error {
 	}
 	if size != 0 {
 		if w.BlockSize != 0 && w.BlockSize != size {
-			return &Error{Why: fmt.Sprintf("blocks of %d tokens here and of %d before", size, w.BlockSize),
-				Hint: "traces with different block sizes cannot be one trace"}
+			return &Error{
+				Why:  fmt.Sprintf("blocks of %d tokens here and of %d before", size, w.BlockSize),
+				Hint: "traces with different block sizes cannot be one trace",
+			}
 		}
 		w.BlockSize = size
 	}

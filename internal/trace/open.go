@@ -88,8 +88,10 @@ func open(r io.Reader, format string, opt Options, sh *shared) (Reader, Meta, er
 		}
 		return r, Meta{Format: format}, nil
 	}
-	return nil, Meta{}, &Error{File: opt.Name, Why: fmt.Sprintf("unknown trace format %q", format),
-		Hint: "known formats: " + strings.Join(Formats(), ", ")}
+	return nil, Meta{}, &Error{
+		File: opt.Name, Why: fmt.Sprintf("unknown trace format %q", format),
+		Hint: "known formats: " + strings.Join(Formats(), ", "),
+	}
 }
 
 func (o *Options) validate() error {

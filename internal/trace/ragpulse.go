@@ -46,8 +46,10 @@ func (r *ragReader) Read(rec *Record) error {
 	}
 }
 
-var ragFields = map[string]int{"timestamp": hasTime, "input_length": hasInput, "output_length": hasOutput,
-	"hash_ids": hasIDs, "session_id": hasSession, "token_length": hasTokens}
+var ragFields = map[string]int{
+	"timestamp": hasTime, "input_length": hasInput, "output_length": hasOutput,
+	"hash_ids": hasIDs, "session_id": hasSession, "token_length": hasTokens,
+}
 
 // object reads a line: a request, or the size of a piece (then size is true).
 func (r *ragReader) object(rec *Record) (size bool, err error) {

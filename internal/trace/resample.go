@@ -26,8 +26,10 @@ func (w *Workload) Resample(random func() uint64) *Workload {
 	n := len(units)
 	private := w.privateBlocks(unit, n)
 	out := &Workload{Name: w.Name, Format: w.Format, BlockSize: w.BlockSize}
-	f := &Forest{Hash: slices.Clone(w.Forest.Hash), Parent: slices.Clone(w.Forest.Parent),
-		Depth: slices.Clone(w.Forest.Depth), CumTokens: slices.Clone(w.Forest.CumTokens)}
+	f := &Forest{
+		Hash: slices.Clone(w.Forest.Hash), Parent: slices.Clone(w.Forest.Parent),
+		Depth: slices.Clone(w.Forest.Depth), CumTokens: slices.Clone(w.Forest.CumTokens),
+	}
 	drawn := make([]bool, n)
 	copies := make([]NodeID, len(w.Forest.Hash)) // of private blocks, for the current draw
 	for slot := range n {

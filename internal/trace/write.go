@@ -204,8 +204,10 @@ func (w *idWriter) Write(rec *Record) error {
 	case rec.BlockSize == 0 && rec.Input > 0:
 		return &Error{Why: "the trace has no blocks, which the form " + Mooncake + " cannot do without", Hint: "write it as " + KVRoute}
 	case rec.Even:
-		return &Error{Why: "the sizes of the trace's blocks are not known, only an even split of each prompt",
-			Hint: "give the files of the sizes too, or write it as " + KVRoute}
+		return &Error{
+			Why:  "the sizes of the trace's blocks are not known, only an even split of each prompt",
+			Hint: "give the files of the sizes too, or write it as " + KVRoute,
+		}
 	}
 	leaf, _, err := w.add(rec)
 	if err != nil {

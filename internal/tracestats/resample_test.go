@@ -14,8 +14,10 @@ import (
 // TestResampleKeepsTheCeiling checks that what is drawn twice does not hit its own copy: then the
 // share of hits of the draws would lie far above that of the trace.
 func TestResampleKeepsTheCeiling(t *testing.T) {
-	for _, rel := range []string{"traces/mooncake/conversation_15min.jsonl.gz", "traces/claude-code/sessions12.jsonl.gz",
-		"traces/ragpulse/ragpulse_1500.jsonl.gz", "traces/lmcache-agent/miniswe_blocks64.jsonl.gz"} {
+	for _, rel := range []string{
+		"traces/mooncake/conversation_15min.jsonl.gz", "traces/claude-code/sessions12.jsonl.gz",
+		"traces/ragpulse/ragpulse_1500.jsonl.gz", "traces/lmcache-agent/miniswe_blocks64.jsonl.gz",
+	} {
 		f, err := os.Open(testtraces.Bundled(rel))
 		if err != nil {
 			t.Fatal(err)

@@ -81,8 +81,10 @@ func Of(w *trace.Workload, capacities []int) *Stats {
 	s.Infinite = &inf
 	for _, c := range capacities {
 		r := run(w, c)
-		s.SingleLRU = append(s.SingleLRU, LRU{Cap: c, HitBlocks: r.HitBlocks, HitTokens: r.HitTokens,
-			HitBlocks2ndHalf: r.HitBlocks2ndHalf, HitTokens2ndHalf: r.HitTokens2ndHalf})
+		s.SingleLRU = append(s.SingleLRU, LRU{
+			Cap: c, HitBlocks: r.HitBlocks, HitTokens: r.HitTokens,
+			HitBlocks2ndHalf: r.HitBlocks2ndHalf, HitTokens2ndHalf: r.HitTokens2ndHalf,
+		})
 	}
 	return s
 }
