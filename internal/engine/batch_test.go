@@ -172,22 +172,8 @@ func TestBatchEqualsNaive(t *testing.T) {
 	}
 	var skipped, preempted, rejected int
 	for seed := range rounds {
-		s := randomScenario(seed)
-		want := newJournal()
-		drive(t, &naive{cfg: s.cfg, obs: want, holders: map[trace.NodeID]map[*naiveJob]bool{}}, want, s.arrivals, nil)
-		for _, stepwise := range []bool{true, false} {
-			got := newJournal()
-			s.cfg.Stepwise = stepwise
-			b := NewBatch(s.cfg, got)
-			drive(t, b, got, s.arrivals, func() error {
-				if b.runLen > 1 {
-					skipped++
-				}
-				return b.Check()
-			})
-			compareJournals(t, fmt.Sprintf("seed %d, stepwise %v, %+v", seed, stepwise, s.cfg), got, want)
-			checkCauses(t, seed, got, s)
-		}
+		want, long := againstNaive(t, seed)
+		skipped += long
 		for _, line := range want.lines {
 			preempted += strings.Count(line, "preempt")
 			rejected += strings.Count(line, "reject")
@@ -196,6 +182,35 @@ func TestBatchEqualsNaive(t *testing.T) {
 	if skipped == 0 || preempted == 0 || rejected == 0 {
 		t.Errorf("scenarios too tame: %d runs of several steps, %d preemptions, %d rejections", skipped, preempted, rejected)
 	}
+}
+
+// FuzzBatch is TestBatchEqualsNaive with the fuzzer's choice of scenarios.
+func FuzzBatch(f *testing.F) {
+	f.Add(uint64(12))
+	f.Fuzz(func(t *testing.T, seed uint64) { againstNaive(t, seed) })
+}
+
+// againstNaive compares the models on one scenario and returns its journal and how many runs of several
+// steps there were.
+func againstNaive(t *testing.T, seed uint64) (want *journal, skipped int) {
+	t.Helper()
+	s := randomScenario(seed)
+	want = newJournal()
+	drive(t, &naive{cfg: s.cfg, obs: want, holders: map[trace.NodeID]map[*naiveJob]bool{}}, want, s.arrivals, nil)
+	for _, stepwise := range []bool{true, false} {
+		got := newJournal()
+		s.cfg.Stepwise = stepwise
+		b := NewBatch(s.cfg, got)
+		drive(t, b, got, s.arrivals, func() error {
+			if b.runLen > 1 {
+				skipped++
+			}
+			return b.Check()
+		})
+		compareJournals(t, fmt.Sprintf("seed %d, stepwise %v, %+v", seed, stepwise, s.cfg), got, want)
+		checkCauses(t, seed, got, s)
+	}
+	return want, skipped
 }
 
 func compareJournals(t *testing.T, what string, got, want *journal) {

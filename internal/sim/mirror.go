@@ -56,7 +56,7 @@ func (m *mirror) note(now int64, worker int, removed bool, nodes []trace.NodeID)
 	}
 	from := len(m.nodes)
 	m.nodes = append(m.nodes, nodes...)
-	m.queue = append(m.queue, change{now + m.delay, int32(worker), removed, from, len(m.nodes)})
+	m.queue = append(m.queue, change{later(now, m.delay), int32(worker), removed, from, len(m.nodes)})
 }
 
 // hear applies what the routers know by time now.

@@ -115,6 +115,11 @@ func newRun(w *trace.Workload, cfg Config, h hooks) (*run, error) {
 	if err := cfg.checkWorkload(w); err != nil {
 		return nil, err
 	}
+	if w.Forest == nil {
+		whole := *w
+		whole.Forest = &trace.Forest{}
+		w = &whole
+	}
 	if cfg.Seed != 0 {
 		cfg.Score.Seed = cfg.Seed
 	}
@@ -183,10 +188,18 @@ func (s *run) ticks(d time.Duration) int64 {
 	return d.Nanoseconds() * perNano
 }
 
+// later returns a time later by d, or never.
+func later(now, d int64) int64 {
+	if d > engine.Forever-now {
+		return engine.Forever
+	}
+	return now + d
+}
+
 // nanos is the current time on the scorer's clock.
 func (s *run) nanos() int64 {
 	if s.tick == 1 {
-		return s.now * 1000
+		return min(s.now, engine.Forever/1000) * 1000
 	}
 	return s.now / (s.tick / 1000)
 }
@@ -336,7 +349,7 @@ func (s *run) prefilled(i int32) {
 	at := s.now
 	if p := s.cfg.Profile; p != nil {
 		tokens := q.Input - s.w.PrefixTokens(q, s.fleet.hits(int(st.worker[1]), q.Leaf))
-		at += p.Transfer(tokens) / (engine.TicksPerMicrosecond / s.tick)
+		at = later(at, p.Transfer(tokens)/(engine.TicksPerMicrosecond/s.tick))
 	}
 	s.seq++
 	s.transfers.push(event{at: at, key: s.seq, req: i, attempt: st.attempt})
