@@ -129,6 +129,9 @@ func (a *app) prepare(x *experiment, d *driver) error {
 		}
 		return hinted("bad sweep", "--sweep", err)
 	}
+	for _, flag := range sweep.Ignored(x.points) {
+		a.warn("--sweep %s changes nothing: no policy of this sweep reads it", flag)
+	}
 	for i := range x.points {
 		p := &x.points[i]
 		if err := d.check(p.Config, p); err != nil {
