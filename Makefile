@@ -4,7 +4,7 @@ SHELL := bash
 export PATH := $(CURDIR)/build/go/bin:$(PATH):/usr/local/go/bin
 
 PKG      := github.com/kvroute/kvroute/internal/cli
-COMMIT   := $(shell git rev-parse --short HEAD 2>/dev/null)$(shell git diff --quiet HEAD 2>/dev/null || echo -dirty)
+COMMIT   := $(shell git describe --always --dirty --exclude '*' 2>/dev/null)
 VERSION  ?=
 LDFLAGS  := -s -w -X $(PKG).linkCommit=$(COMMIT) -X $(PKG).linkVersion=$(VERSION)
 BUILD    := go build -ldflags "$(LDFLAGS)"
@@ -46,7 +46,7 @@ race: setup ## the tests of `make test` under the race detector (needs a C compi
 	CGO_ENABLED=1 go test -short -race -timeout 30m ./...
 
 lint: setup ## go vet, staticcheck, gofumpt, spelling
-	go vet ./... && $(STATICCHECK) ./...
+	go mod tidy -diff && go vet ./... && $(STATICCHECK) ./...
 	@out=$$($(GOFUMPT) -l .); [[ -z $$out ]] || { echo "not formatted (run gofumpt -w):"; echo "$$out"; exit 1; }
 	git ls-files -z -- ':!*.gz' ':!*.zst' ':!*/testdata/fuzz/*' | xargs -0 $(MISSPELL) -error
 

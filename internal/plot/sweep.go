@@ -248,16 +248,6 @@ func shown(m *report.Metric, v float64) float64 {
 	return v
 }
 
-func unitOf(m *report.Metric) string {
-	switch m.Unit {
-	case report.Share:
-		return " (%)"
-	case report.Micros:
-		return " (ms)"
-	}
-	return ""
-}
-
 // withErrors and flipped are what plotter.NewYErrorBars and NewXErrorBars take.
 type withErrors struct {
 	plotter.XYs
