@@ -259,7 +259,7 @@ func (x *Index) checkMirror(m *mirror, pins map[uint32]uint32) error {
 		}
 	}
 	var holes int32
-	blocks, low := 0, 0
+	blocks, lowBlocks := 0, 0
 	var sum uint64
 	if err := x.alive(func(id uint32, e *entry) error {
 		s := x.sets.get(e[fSet], m.t)
@@ -269,19 +269,19 @@ func (x *Index) checkMirror(m *mirror, pins map[uint32]uint32) error {
 			if rf != (refs{}) {
 				return fmt.Errorf("I3: entry %d is held by its primary handle and by %v", id, rf)
 			}
-			rf.n[GPU] = 1
+			rf = oneHandle
 		} else if want := rf.state(); s != want {
 			return fmt.Errorf("I3: entry %d is in state %d, its handles %v make it %d", id, s, rf, want)
 		}
-		if noted, ok := m.refs[id]; ok != (s&4 != 0) || ok && noted != rf {
+		if noted, ok := m.refs[id]; ok != (s != absent && rf != oneHandle) || ok && noted != rf {
 			return fmt.Errorf("I3: entry %d in state %d is noted as %v, held by %v", id, s, noted, rf)
 		}
 		if s == absent {
 			return nil
 		}
 		blocks++
-		if s == lower {
-			low++
+		if s&low != 0 {
+			lowBlocks++
 		}
 		sum += contentTerm(e.hash(), rf.tiers())
 		if p := e[fParent]; p != 0 && x.sets.get(x.arena.at(p)[fSet], m.t) == absent {
@@ -294,9 +294,9 @@ func (x *Index) checkMirror(m *mirror, pins map[uint32]uint32) error {
 	if holes != x.holes[m.t] || hasBit(x.whole, m.t) != (holes == 0) || !hasBit(x.joined, m.t) {
 		return fmt.Errorf("I5: %d holes, counted %d, whole %v", holes, x.holes[m.t], hasBit(x.whole, m.t))
 	}
-	if blocks != m.blocks || handles != m.handles || low != m.lower || sum != m.sum {
+	if blocks != m.blocks || handles != m.handles || lowBlocks != m.lower || sum != m.sum {
 		return fmt.Errorf("I6: %d blocks, %d handles, %d lower, sum %x, noted %d, %d, %d, %x",
-			blocks, handles, low, sum, m.blocks, m.handles, m.lower, m.sum)
+			blocks, handles, lowBlocks, sum, m.blocks, m.handles, m.lower, m.sum)
 	}
 	return m.orphans.check(x.opt.OrphanLimit)
 }

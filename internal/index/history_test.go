@@ -41,14 +41,13 @@ func (x *Index) holds(t target.ID, h block.Hash) tiers {
 	if m == nil || id == 0 {
 		return 0
 	}
-	switch x.sets.get(x.arena.at(id)[fSet], t) {
-	case absent:
+	if x.sets.get(x.arena.at(id)[fSet], t) == absent {
 		return 0
-	case primary, plain:
-		return tier(GPU)
 	}
-	rf := m.refs[id]
-	return rf.tiers()
+	if rf, ok := m.refs[id]; ok {
+		return rf.tiers()
+	}
+	return tier(GPU)
 }
 
 func (x *Index) resolve(t target.ID, h Handle) (block.Hash, []block.Token, bool) {

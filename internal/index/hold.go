@@ -200,7 +200,7 @@ func (x *Index) setState(m *mirror, id uint32, from, to state) {
 // demote moves the primary handle of an entry, as far as one target goes, to the side table.
 func (x *Index) demote(m *mirror, id uint32) {
 	h := x.arena.at(id).handle()
-	x.setState(m, id, primary, plain)
+	x.setState(m, id, primary, other)
 	m.sidelong().insert(h, id, tier(GPU))
 }
 
@@ -228,14 +228,14 @@ func (x *Index) change(m *mirror, id uint32, r *Result, edit func(*refs)) {
 	from := x.sets.get(x.arena.at(id)[fSet], m.t)
 	if from == primary {
 		x.demote(m, id)
-		from = plain
+		from = other
 	}
-	rf := refs{}
-	switch from {
-	case plain:
-		rf.n[GPU] = 1
-	case mixed, lower:
-		rf = m.refs[id]
+	var rf refs
+	noted := false
+	if from != absent {
+		if rf, noted = m.refs[id]; !noted {
+			rf = oneHandle
+		}
 	}
 	before := rf.tiers()
 	edit(&rf)
@@ -244,12 +244,13 @@ func (x *Index) change(m *mirror, id uint32, r *Result, edit func(*refs)) {
 		h := x.arena.at(id).hash()
 		m.sum += contentTerm(h, after) - contentTerm(h, before)
 	}
-	if to&4 != 0 {
+	switch {
+	case to != absent && rf != oneHandle:
 		if m.refs == nil {
 			m.refs = map[uint32]refs{}
 		}
 		m.refs[id] = rf
-	} else if from&4 != 0 {
+	case noted:
 		delete(m.refs, id)
 	}
 	x.countLower(m, from, to)
@@ -267,14 +268,9 @@ func (x *Index) change(m *mirror, id uint32, r *Result, edit func(*refs)) {
 }
 
 func (x *Index) countLower(m *mirror, from, to state) {
-	if from == lower {
-		m.lower--
-		x.lowers--
-	}
-	if to == lower {
-		m.lower++
-		x.lowers++
-	}
+	n := int(to&low)/int(low) - int(from&low)/int(low)
+	m.lower += n
+	x.lowers += n
 }
 
 // eachMember calls f with the mirror of every member of a set.

@@ -18,9 +18,9 @@ import (
 //	    is the cursor of the event being applied; ids of dead entries are in the free list.
 //	I2  byHash has exactly the live entries, byHandle exactly those with a target in state primary;
 //	    no two entries have the same primary handle.
-//	I3  target t holds a block in state plain if exactly one handle of t (side or page) gives it, in GPU
-//	    only; primary if exactly the primary handle does, in GPU only; mixed or lower if anything else
-//	    does, and then, and only then, mirror.refs counts by tier what does.
+//	I3  target t holds a block in state primary if exactly the primary handle gives it, in GPU only;
+//	    otherwise the nearest tier makes the state, and mirror.refs counts by tier what gives it, unless
+//	    that is exactly one handle (side or page) in GPU only.
 //	I4  kid of an entry is its only child, or a number of children with Index.fans counting for each
 //	    target how many of them it holds.
 //	I5  holes[t] is the number of blocks t holds whose parent is neither the root nor held by t; t is in
@@ -48,7 +48,7 @@ type Index struct {
 	joined   []uint64  // bit per target: joined and not being emptied
 	members  int
 	handles  int
-	lowers   int // blocks in state lower over all targets
+	lowers   int // blocks in states onCPU and onDisk over all targets
 	fans     map[fan]uint32
 	pins     map[uint32]uint32 // pages that end in a ghost or block, by entry id
 	cursor   uint32            // entry after which the event being applied goes on
@@ -99,18 +99,17 @@ func (r *refs) tiers() tiers {
 	return m
 }
 
-// state is what the counts amount to.
+// state is what the counts amount to, if no primary handle is among them.
 func (r *refs) state() state {
-	switch m := r.tiers(); {
-	case m == 0:
+	m := r.tiers()
+	if m == 0 {
 		return absent
-	case r.bare == 0 && m == tier(GPU) && r.n[GPU] == 1:
-		return plain
-	case m&tier(GPU) != 0:
-		return mixed
 	}
-	return lower
+	return [NumTiers]state{other, onCPU, onDisk}[m.best()]
 }
+
+// oneHandle is the case that is not noted in mirror.refs: one handle, in GPU.
+var oneHandle = refs{n: [NumTiers]uint32{GPU: 1}}
 
 // New makes an index over blocks of blockSize tokens, at least 1.
 func New(blockSize int, opt Options) *Index {

@@ -152,31 +152,41 @@ func (x *Index) matchHoley(chain []block.Hash, dst *Matches, words int) {
 	dst.assign(mask, uint32(len(chain)))
 }
 
-// matchLower counts the hits in lower tiers.
+// matchLower counts the hits in lower tiers. Blocks in a row with the same set are counted together.
 func (x *Index) matchLower(chain []block.Hash, dst *Matches) {
 	most := uint32(0)
 	for _, h := range dst.Hits {
 		most = max(most, h)
 	}
+	run, from := setID(0), uint32(0)
 	for i, h := range chain[:most] {
-		id := x.byHash.find(&x.arena, uint64(h))
-		s := x.arena.at(id)[fSet]
-		if s&singleTag != 0 {
-			x.countHit(dst, i, id, target.ID(s&targetMask), state(s>>stateShift)&7)
-			continue
-		}
-		words, b := x.sets.words, x.sets.recs[s].bits
-		for w := range words {
-			for word := b[words+w] & b[2*words+w] & x.joined[w]; word != 0; word &= word - 1 {
-				x.countHit(dst, i, id, target.ID(w*64+bits.TrailingZeros64(word)), lower)
-			}
+		if s := x.setAt(h); s != run {
+			x.countHits(dst, run, from, uint32(i))
+			run, from = s, uint32(i)
 		}
 	}
+	x.countHits(dst, run, from, most)
 }
 
-func (x *Index) countHit(dst *Matches, i int, id uint32, t target.ID, s state) {
-	if s == lower && uint32(i) < dst.Hits[t] {
-		rf := x.mirrors[t].refs[id]
-		dst.lower(rf.tiers().best())[t]++
+// countHits counts the blocks from one position to another, all with set s, that are hits in a lower tier.
+func (x *Index) countHits(dst *Matches, s setID, from, to uint32) {
+	count := func(t target.ID, st state) {
+		if end := min(to, dst.Hits[t]); st&low != 0 && end > from {
+			dst.lower([2]Tier{CPU, Disk}[(st-onCPU)/2])[t] += end - from
+		}
+	}
+	if s&singleTag != 0 {
+		count(target.ID(s&targetMask), state(s>>stateShift)&7)
+		return
+	}
+	if s == 0 {
+		return
+	}
+	words, b := x.sets.words, x.sets.bits(s)
+	for w := range words {
+		for word := b[2*words+w]; word != 0; word &= word - 1 {
+			t := target.ID(w*64 + bits.TrailingZeros64(word))
+			count(t, x.sets.get(s, t))
+		}
 	}
 }

@@ -9,14 +9,18 @@ import (
 // state says how one target holds one block.
 type state uint32
 
-// A state is three bits, kept in three planes of a set: present; a; b.
+// A state is three bits, kept in three planes of a set: present; a; b. It tells the nearest tier and,
+// for GPU, whether it is the common case, in which no side table has anything about target and block.
 const (
 	absent  state = 0
-	plain   state = 1 // by one handle of the side table or one page, in GPU only
+	other   state = 1 // in GPU, in any way but the next
 	primary state = 3 // by the primary handle of the entry, in GPU only, and by nothing else
-	mixed   state = 5 // in any other way (see mirror.refs), GPU among the tiers
-	lower   state = 7 // in any other way, GPU not among the tiers
+	onCPU   state = 5 // in CPU, perhaps Disk, not in GPU
+	onDisk  state = 7 // in Disk only
 )
+
+// low is the bit of a state that says that the block is in no tier better than CPU.
+const low state = 4
 
 // setID stands for the set of targets that hold a block, each with its state. Zero is the empty set.
 // A set of one is the number itself: singleTag, the state, the target. Larger sets are shared by all

@@ -228,7 +228,7 @@ func (x *Index) hold(m *mirror, h Handle, id, owner uint32) {
 		x.enter(m, id, primary)
 	default:
 		m.sidelong().insert(h, id, tier(GPU))
-		x.enter(m, id, plain)
+		x.enter(m, id, other)
 	}
 }
 
