@@ -91,10 +91,10 @@ func (x *Index) checkTables() error {
 	seen := map[Handle]uint32{}
 	if err := x.alive(func(id uint32, e *entry) error {
 		hashes++
-		if got := x.byHash.find(&x.arena, e.key(fHash)); got != id {
+		if got := x.byHash.find(&x.arena, mix(e.key(fHash)), e.key(fHash)); got != id {
 			return fmt.Errorf("I2: hash %016x of entry %d finds entry %d", e.hash(), id, got)
 		}
-		got := x.byHandle.find(&x.arena, e.key(fHandle))
+		got := x.byHandle.find(&x.arena, mix(e.key(fHandle)), e.key(fHandle))
 		if !x.sets.hasPrimary(e[fSet]) {
 			if got == id {
 				return fmt.Errorf("I2: entry %d is found by a handle nobody holds it through", id)
@@ -122,11 +122,11 @@ func (x *Index) checkTables() error {
 func (t *table) check(a *arena, want int) error {
 	total := 0
 	for i := range t.count {
-		s := t.shard(i)
-		n := 0
-		past := make([]uint32, len(s.buckets))
-		for j := range s.buckets {
-			b := &s.buckets[j]
+		s := t.nth(i)
+		var n uint32
+		past := make([]uint32, s.size)
+		for j := range s.size {
+			b := s.bucket(j)
 			for k, slot := range b[1:] {
 				if used := k < int(b[0]&15); used != (slot != 0) {
 					return fmt.Errorf("T1: shard %d bucket %d slot %d of %d is %#x", i, j, k, b[0]&15, slot)
@@ -135,23 +135,23 @@ func (t *table) check(a *arena, want int) error {
 				}
 				n++
 				m := mix(a.at(slot & idMask).key(t.at))
-				if t.address(m) != i || mark(m) != slot&^idMask {
+				if t.shard(m) != s || mark(m) != slot&^idMask || seventh(m) != b[0]>>(4+k)&1 {
 					return fmt.Errorf("T4: entry %d in shard %d under the wrong address or mark", slot&idMask, i)
 				}
-				for at := s.home(m); at != j; at = (at + 1) % len(s.buckets) {
+				for at := s.home(m); at != j; at = s.after(at) {
 					past[at]++
 				}
 			}
 		}
 		for j := range past {
-			if past[j] != s.buckets[j][0]>>4 {
-				return fmt.Errorf("T2: shard %d bucket %d: %d keys went past it, counted %d", i, j, past[j], s.buckets[j][0]>>4)
+			if got := s.bucket(uint32(j))[0] >> pastShift; got != past[j] && got != maxPast {
+				return fmt.Errorf("T2: shard %d bucket %d: %d keys went past it, counted %d", i, j, past[j], got)
 			}
 		}
-		if n != s.n || n > len(s.buckets)*bucketKeys*7/8 {
-			return fmt.Errorf("T3: shard %d has %d keys, counted %d, in %d buckets", i, n, s.n, len(s.buckets))
+		if n != s.n || n*8 > s.size*bucketKeys*7 {
+			return fmt.Errorf("T3: shard %d has %d keys, counted %d, in %d buckets", i, n, s.n, s.size)
 		}
-		total += n
+		total += int(n)
 	}
 	if total != want || t.n != want {
 		return fmt.Errorf("%d keys, counted %d, should be %d", total, t.n, want)

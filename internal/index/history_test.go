@@ -37,7 +37,7 @@ func (x *naive) resolve(t target.ID, h Handle) (block.Hash, []block.Token, bool)
 }
 
 func (x *Index) holds(t target.ID, h block.Hash) tiers {
-	m, id := x.mirror(t), x.byHash.find(&x.arena, uint64(h))
+	m, id := x.mirror(t), x.byHash.find(&x.arena, mix(uint64(h)), uint64(h))
 	if m == nil || id == 0 {
 		return 0
 	}

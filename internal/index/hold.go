@@ -10,16 +10,18 @@ import (
 // entryOf returns the entry of a block after parent, making it a ghost if there is none. It returns 0
 // if the block is known under another parent (conflict) or there are MaxBlocks.
 func (x *Index) entryOf(h block.Hash, parent uint32) (id uint32, conflict bool) {
-	if id = x.byHash.find(&x.arena, uint64(h)); id != 0 {
+	m := mix(uint64(h))
+	if id = x.byHash.find(&x.arena, m, uint64(h)); id != 0 {
 		if x.arena.at(id)[fParent] != parent {
 			return 0, true
 		}
 		return id, false
 	}
-	return x.newEntry(h, parent), false
+	return x.newEntry(h, m, parent), false
 }
 
-func (x *Index) newEntry(h block.Hash, parent uint32) uint32 {
+// newEntry makes a ghost of a block that has no entry; m is its hash, mixed.
+func (x *Index) newEntry(h block.Hash, m uint64, parent uint32) uint32 {
 	id := x.arena.alloc()
 	if id == 0 {
 		return 0
@@ -27,7 +29,7 @@ func (x *Index) newEntry(h block.Hash, parent uint32) uint32 {
 	e := x.arena.at(id)
 	e.setKey(fHash, uint64(h))
 	e[fParent] = parent
-	x.byHash.insert(&x.arena, uint64(h), id)
+	x.byHash.insert(&x.arena, m, id)
 	if parent != 0 {
 		x.addKid(parent, id)
 	}
@@ -103,7 +105,7 @@ func (x *Index) leave(m *mirror, id uint32) {
 	was := x.sets.get(old, m.t)
 	e[fSet] = x.sets.with(old, m.t, absent)
 	if was == primary && !x.sets.hasPrimary(e[fSet]) {
-		x.byHandle.remove(e.key(fHandle), id)
+		x.byHandle.remove(mix(e.key(fHandle)), id)
 	}
 	x.members--
 	m.blocks--
@@ -154,7 +156,7 @@ func (x *Index) tryFree(id uint32) {
 			return
 		}
 		parent := e[fParent]
-		x.byHash.remove(e.key(fHash), id)
+		x.byHash.remove(mix(e.key(fHash)), id)
 		x.arena.release(id)
 		if parent != 0 {
 			x.dropKid(parent)
@@ -193,7 +195,7 @@ func (x *Index) setState(m *mirror, id uint32, from, to state) {
 	e := x.arena.at(id)
 	e[fSet] = x.sets.with(e[fSet], m.t, to)
 	if from == primary && !x.sets.hasPrimary(e[fSet]) {
-		x.byHandle.remove(e.key(fHandle), id)
+		x.byHandle.remove(mix(e.key(fHandle)), id)
 	}
 }
 

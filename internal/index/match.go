@@ -37,7 +37,7 @@ func (x *Index) Match(chain []block.Hash, dst *Matches) {
 
 // setAt returns the set of the block with a hash.
 func (x *Index) setAt(h block.Hash) setID {
-	if id := x.byHash.find(&x.arena, uint64(h)); id != 0 {
+	if id := x.byHash.find(&x.arena, mix(uint64(h)), uint64(h)); id != 0 {
 		return x.arena.at(id)[fSet]
 	}
 	return 0

@@ -22,7 +22,7 @@ type source struct {
 
 // lookup finds what a handle stands for.
 func (x *Index) lookup(m *mirror, h Handle) source {
-	if id := x.byHandle.find(&x.arena, uint64(h)); id != 0 && x.sets.get(x.arena.at(id)[fSet], m.t) == primary {
+	if id := x.byHandle.find(&x.arena, mix(uint64(h)), uint64(h)); id != 0 && x.sets.get(x.arena.at(id)[fSet], m.t) == primary {
 		return source{id: id, tiers: tier(GPU), first: true}
 	}
 	return x.unusual(m, h)
@@ -136,16 +136,14 @@ func (x *Index) addTier(m *mirror, h Handle, s source, t Tier, r *Result) {
 // storeWhole stores handles from the i-th on, each of which is one block: hashes[0] after parent, and so on.
 func (x *Index) storeWhole(m *mirror, op *Op, gone []bool, i int, hashes []block.Hash, parent uint32, r *Result) {
 	handles := op.Handles[i:]
-	for k, h := range handles {
-		x.sink += x.byHash.touch(uint64(hashes[k])) + x.byHandle.touch(uint64(h))
-	}
+	x.fetch(handles, hashes)
 	for k, h := range handles {
 		var id uint32
 		var conflict bool
 		if gone != nil && gone[i+k] {
 			id, conflict = x.entryOf(hashes[k], parent)
 		} else {
-			id, conflict = x.storeBlock(m, h, hashes[k], parent, op.Tier, r)
+			id, conflict = x.storeBlock(m, h, hashes[k], [2]uint64(x.mixed[2*k:]), parent, op.Tier, r)
 		}
 		if id == 0 {
 			if conflict {
@@ -161,9 +159,25 @@ func (x *Index) storeWhole(m *mirror, op *Op, gone []bool, i int, hashes []block
 	}
 }
 
-// storeBlock stores a handle that is one block. It returns the entry, or 0 if the block is refused.
-func (x *Index) storeBlock(m *mirror, h Handle, hash block.Hash, parent uint32, t Tier, r *Result) (id uint32, conflict bool) {
-	owner := x.byHandle.find(&x.arena, uint64(h)) // of h as a primary handle
+// fetch brings into the cache what storing the handles will look at: first the buckets, in a loop that
+// does nothing else so that the misses overlap, then the entries under the same marks.
+func (x *Index) fetch(handles []Handle, hashes []block.Hash) {
+	x.mixed = x.mixed[:0]
+	for k, h := range handles {
+		a, b := mix(uint64(hashes[k])), mix(uint64(h))
+		x.mixed = append(x.mixed, a, b)
+		x.sink += x.byHash.touch(a) + x.byHandle.touch(b)
+	}
+	for k, h := range handles {
+		x.sink += x.byHash.find(&x.arena, x.mixed[2*k], uint64(hashes[k]))
+		x.sink += x.byHandle.find(&x.arena, x.mixed[2*k+1], uint64(h))
+	}
+}
+
+// storeBlock stores a handle that is one block; mixed are the hash and the handle, mixed. It returns
+// the entry, or 0 if the block is refused.
+func (x *Index) storeBlock(m *mirror, h Handle, hash block.Hash, mixed [2]uint64, parent uint32, t Tier, r *Result) (id uint32, conflict bool) {
+	owner := x.byHandle.find(&x.arena, mixed[1], uint64(h)) // of h as a primary handle
 	s := source{}
 	if owner != 0 && x.sets.get(x.arena.at(owner)[fSet], m.t) == primary {
 		s = source{id: owner, tiers: tier(GPU), first: true}
@@ -177,12 +191,12 @@ func (x *Index) storeBlock(m *mirror, h Handle, hash block.Hash, parent uint32, 
 		}
 		x.drop(m, h, s, r)
 		r.Rebound++
-		owner = x.byHandle.find(&x.arena, uint64(h))
+		owner = x.byHandle.find(&x.arena, mixed[1], uint64(h))
 	}
 	if x.handles >= x.opt.HandleLimit {
 		return 0, false
 	}
-	id = x.byHash.find(&x.arena, uint64(hash))
+	id = x.byHash.find(&x.arena, mixed[0], uint64(hash))
 	was := absent
 	if id != 0 {
 		e := x.arena.at(id)
@@ -195,12 +209,12 @@ func (x *Index) storeBlock(m *mirror, h Handle, hash block.Hash, parent uint32, 
 		return 0, false
 	}
 	if id == 0 {
-		if id = x.newEntry(hash, parent); id == 0 {
+		if id = x.newEntry(hash, mixed[0], parent); id == 0 {
 			return 0, false
 		}
 	}
 	if was == absent && t == GPU {
-		x.hold(m, h, id, owner)
+		x.hold(m, h, mixed[1], id, owner)
 		r.Stored++
 	} else {
 		m.sidelong().insert(h, id, tier(t))
@@ -216,7 +230,7 @@ func (x *Index) storeBlock(m *mirror, h Handle, hash block.Hash, parent uint32, 
 
 // hold makes a target hold an entry by one handle in GPU: as its primary handle if it is that already,
 // or if the entry has none and the handle is nobody else's. Owner is the entry with that primary handle.
-func (x *Index) hold(m *mirror, h Handle, id, owner uint32) {
+func (x *Index) hold(m *mirror, h Handle, mixed uint64, id, owner uint32) {
 	e := x.arena.at(id)
 	m.sum += contentTerm(e.hash(), tier(GPU))
 	switch {
@@ -224,7 +238,7 @@ func (x *Index) hold(m *mirror, h Handle, id, owner uint32) {
 		x.enter(m, id, primary)
 	case owner == 0 && !x.sets.hasPrimary(e[fSet]):
 		e.setKey(fHandle, uint64(h))
-		x.byHandle.insert(&x.arena, uint64(h), id)
+		x.byHandle.insert(&x.arena, mixed, id)
 		x.enter(m, id, primary)
 	default:
 		m.sidelong().insert(h, id, tier(GPU))
@@ -274,18 +288,20 @@ func (x *Index) storeBare(m *mirror, op *Op, at place, r *Result) {
 
 // removeAll takes handles away from one tier.
 func (x *Index) removeAll(m *mirror, op *Op, r *Result) {
-	x.ids = x.ids[:0]
+	// As in fetch: the buckets of the handles, their entries, the buckets of the hashes.
+	x.mixed, x.ids = x.mixed[:0], x.ids[:0]
 	for _, h := range op.Handles {
-		x.sink += x.byHandle.touch(uint64(h))
+		mixed := mix(uint64(h))
+		x.mixed = append(x.mixed, mixed)
+		x.sink += x.byHandle.touch(mixed)
 	}
-	for _, h := range op.Handles {
-		id := x.byHandle.find(&x.arena, uint64(h))
-		x.ids = append(x.ids, id)
+	for k, h := range op.Handles {
+		if id := x.byHandle.find(&x.arena, x.mixed[k], uint64(h)); id != 0 {
+			x.ids = append(x.ids, id)
+		}
 	}
 	for _, id := range x.ids {
-		if id != 0 {
-			x.sink += x.byHash.touch(x.arena.at(id).key(fHash))
-		}
+		x.sink += x.byHash.touch(mix(x.arena.at(id).key(fHash)))
 	}
 	for _, h := range op.Handles {
 		x.removeOne(m, h, op.Tier, r)

@@ -1,22 +1,30 @@
 package index
 
-// table finds the entries of an arena by one of their keys. It stores ids only, four bytes each: six
+import "unsafe"
+
+// table finds the entries of an arena by one of their keys. It stores ids only, four bytes each: seven
 // bits of the hash beside the 26 of the id tell most strangers apart without a look at the arena.
 //
 // Keys are spread over shards, shards are arrays of buckets of one cache line. A key lies in its home
 // bucket or, where that was full, in the next with room; each bucket counts the keys that went past it,
 // so a search stops at the first bucket that nothing went past, and a removal leaves no marker behind.
 //
+// A bucket is a head and 15 slots. The head holds, from bit 0, the number of slots in use (4 bits), the
+// seventh bit of the mark of each slot (15), and how many keys went past (13, sticking at the largest).
+// A slot holds six bits of mark and the id.
+//
 // Invariants:
 //
-//	T1  slots 1..n of a bucket are in use, n = word 0 & 15; the others are not.
-//	T2  word 0 >> 4 is the number of keys whose home is at or before the bucket and which lie after it.
+//	T1  slots 1..n of a bucket are in use, n = head & 15; the others are zero.
+//	T2  a bucket counts the keys whose home is at or before it and which lie after it, or maxPast.
 //	T3  a shard has at least one bucket and is filled to 7/8 at most.
-//	T4  a key is in shard address(mix(key)).
+//	T4  a key is in shard address(mix(key)), under the mark of mix(key).
 //
 // Nothing is ever hashed anew as a whole: a shard grows by a sixth when it is full, and shards are
 // split one at a time (linear hashing) to keep about shardKeys in each. The worst single insertion
-// moves 2 x shardKeys ids. Memory is 4.27 bytes a slot at a load between 0.76 and 0.88.
+// moves 2 x shardKeys ids. Memory is 4.27 bytes a slot at a load between 0.75 and 0.88.
+//
+// Callers mix the key once and pass the mixed form, m, along.
 //
 // Measured and left: open addressing by slots with backward-shift deletion (at this load each removal
 // looks at 5 to 12 entries all over the arena, one cache miss each, to learn where they belong);
@@ -31,9 +39,12 @@ type table struct {
 	mixed []uint64 // their keys, mixed
 }
 
+// shard is 16 bytes, so that those of millions of keys stay in the nearer caches: a slice would be 24
+// and a counter.
 type shard struct {
-	buckets []bucket
-	n       int
+	first *bucket // of an array of size
+	size  uint32
+	n     uint32
 }
 
 type bucket [16]uint32
@@ -44,68 +55,83 @@ const (
 	dirLen     = 256
 	idBits     = 26
 	idMask     = 1<<idBits - 1
+	pastShift  = 19
+	maxPast    = 1<<13 - 1
 )
 
 func newTable(at int) table {
 	t := table{at: at, dir: []*[dirLen]shard{new([dirLen]shard)}, count: 1}
-	t.dir[0][0].buckets = make([]bucket, 1)
+	t.dir[0][0].reset(1)
 	return t
 }
 
-// Of a mixed key the low bits choose the shard, the next six mark the slot, the high half the bucket.
+// Of a mixed key the low bits choose the shard, bits 20 to 26 mark the slot, the high half chooses the
+// bucket.
 const markShift = 20
 
-func mark(m uint64) uint32 { return uint32(m>>markShift) &^ idMask } // as it stands in a slot
+func mark(m uint64) uint32 { return uint32(m>>markShift) << idBits } // as it stands in a slot
 
-func (t *table) address(m uint64) int {
+func seventh(m uint64) uint32 { return uint32(m >> (markShift + 6) & 1) }
+
+func (t *table) shard(m uint64) *shard {
 	i := int(m & (2<<t.level - 1))
 	if i >= t.count {
 		i -= 1 << t.level
 	}
+	return t.nth(i)
+}
+
+func (t *table) nth(i int) *shard { return &t.dir[uint(i)/dirLen][uint(i)%dirLen] }
+
+func (s *shard) home(m uint64) uint32 { return uint32(m >> 32 * uint64(s.size) >> 32) }
+
+// bucket returns the i-th bucket, i < s.size.
+func (s *shard) bucket(i uint32) *bucket {
+	return (*bucket)(unsafe.Add(unsafe.Pointer(s.first), uintptr(i)*unsafe.Sizeof(bucket{})))
+}
+
+func (s *shard) after(i uint32) uint32 {
+	if i++; i == s.size {
+		return 0
+	}
 	return i
 }
 
-func (t *table) shard(i int) *shard { return &t.dir[i/dirLen][i%dirLen] }
-
-func (s *shard) home(m uint64) int { return int(m >> 32 * uint64(len(s.buckets)) >> 32) }
+func (s *shard) full() bool { return (s.n+1)*8 > s.size*bucketKeys*7 }
 
 // touch brings the bucket of a key into the cache; several in a row overlap their misses.
-func (t *table) touch(key uint64) uint32 {
-	m := mix(key)
-	s := t.shard(t.address(m))
-	return s.buckets[s.home(m)][0]
+func (t *table) touch(m uint64) uint32 {
+	s := t.shard(m)
+	return s.bucket(s.home(m))[0]
 }
 
 // find returns the id of the entry with the key, 0 if there is none.
-func (t *table) find(a *arena, key uint64) uint32 {
-	m := mix(key)
-	s := t.shard(t.address(m))
-	mk := mark(m)
-	for i, seen := s.home(m), 0; seen < len(s.buckets); seen++ {
-		b := &s.buckets[i]
+func (t *table) find(a *arena, m, key uint64) uint32 {
+	s := t.shard(m)
+	mk, bit := mark(m), seventh(m)
+	i := s.home(m)
+	for range s.size {
+		b := s.bucket(i)
 		head := b[0]
-		for _, slot := range b[1 : 1+head&15] {
-			if slot&^idMask == mk {
+		for j := uint32(1); j <= head&15; j++ {
+			if slot := b[j&15]; slot&^idMask == mk && head>>(3+j)&1 == bit {
 				if id := slot & idMask; a.at(id).key(t.at) == key {
 					return id
 				}
 			}
 		}
-		if head>>4 == 0 {
+		if head>>pastShift == 0 {
 			return 0
 		}
-		if i++; i == len(s.buckets) {
-			i = 0
-		}
+		i = s.after(i)
 	}
 	return 0
 }
 
 // insert adds an entry whose key is not in the table.
-func (t *table) insert(a *arena, key uint64, id uint32) {
-	m := mix(key)
-	s := t.shard(t.address(m))
-	if s.n+1 > len(s.buckets)*bucketKeys*7/8 {
+func (t *table) insert(a *arena, m uint64, id uint32) {
+	s := t.shard(m)
+	if s.full() {
 		t.grow(a, s)
 	}
 	s.put(m, id)
@@ -117,39 +143,41 @@ func (t *table) insert(a *arena, key uint64, id uint32) {
 
 func (s *shard) put(m uint64, id uint32) {
 	i := s.home(m)
-	for s.buckets[i][0]&15 == bucketKeys {
-		s.buckets[i][0] += 1 << 4
-		if i++; i == len(s.buckets) {
-			i = 0
+	b := s.bucket(i)
+	for b[0]&15 == bucketKeys {
+		if b[0]>>pastShift < maxPast {
+			b[0] += 1 << pastShift
 		}
+		i = s.after(i)
+		b = s.bucket(i)
 	}
-	b := &s.buckets[i]
 	b[0]++
-	b[b[0]&15] = mark(m) | id
+	j := b[0] & 15
+	b[j] = mark(m) | id
+	b[0] = b[0]&^(1<<(3+j)) | seventh(m)<<(3+j)
 	s.n++
 }
 
 // remove takes out an entry that is in the table.
-func (t *table) remove(key uint64, id uint32) {
-	m := mix(key)
-	s := t.shard(t.address(m))
+func (t *table) remove(m uint64, id uint32) {
+	s := t.shard(m)
 	want := mark(m) | id
-	for i := s.home(m); ; {
-		b := &s.buckets[i]
+	for i := s.home(m); ; i = s.after(i) {
+		b := s.bucket(i)
 		n := b[0] & 15
 		for j := uint32(1); j <= n; j++ {
-			if b[j] == want {
+			if b[j&15] == want {
 				b[j] = b[n]
 				b[n] = 0
+				b[0] = b[0]&^(1<<(3+j)) | b[0]>>(3+n)&1<<(3+j)
 				b[0]--
 				s.n--
 				t.n--
 				return
 			}
 		}
-		b[0] -= 1 << 4 // it went past here
-		if i++; i == len(s.buckets) {
-			i = 0
+		if b[0]>>pastShift < maxPast {
+			b[0] -= 1 << pastShift // it went past here
 		}
 	}
 }
@@ -157,7 +185,7 @@ func (t *table) remove(key uint64, id uint32) {
 // grow gives a full shard a sixth more buckets, rounded up to what the allocator hands out anyway.
 func (t *table) grow(a *arena, s *shard) {
 	t.gather(a, s)
-	s.size(max(len(s.buckets)+1, len(s.buckets)*7/6))
+	s.reset(max(int(s.size)+1, int(s.size)*7/6))
 	for i, m := range t.mixed {
 		s.put(m, t.ids[i])
 	}
@@ -168,20 +196,20 @@ func (t *table) split(a *arena) {
 	if t.count%dirLen == 0 {
 		t.dir = append(t.dir, new([dirLen]shard))
 	}
-	from, to := t.shard(t.count-1<<t.level), t.shard(t.count)
+	from, to := t.nth(t.count-1<<t.level), t.nth(t.count)
 	t.gather(a, from)
 	moves := 0
 	for _, m := range t.mixed {
 		moves += int(m >> t.level & 1)
 	}
-	to.size(bucketsFor(moves))
-	from.size(bucketsFor(len(t.mixed) - moves))
+	to.reset(bucketsFor(moves))
+	from.reset(bucketsFor(len(t.mixed) - moves))
 	t.count++
 	if t.count == 2<<t.level {
 		t.level++
 	}
 	for i, m := range t.mixed {
-		t.shard(t.address(m)).put(m, t.ids[i])
+		t.shard(m).put(m, t.ids[i])
 	}
 }
 
@@ -189,8 +217,8 @@ func (t *table) split(a *arena) {
 // mixed keys.
 func (t *table) gather(a *arena, s *shard) {
 	t.ids, t.mixed = t.ids[:0], t.mixed[:0]
-	for i := range s.buckets {
-		b := &s.buckets[i]
+	for i := range s.size {
+		b := s.bucket(i)
 		for _, slot := range b[1 : 1+b[0]&15] {
 			t.ids = append(t.ids, slot&idMask)
 		}
@@ -206,8 +234,9 @@ func (t *table) gather(a *arena, s *shard) {
 // bucketsFor is how many buckets hold n keys and the next one.
 func bucketsFor(n int) int { return (n+1)*8/(7*bucketKeys) + 1 }
 
-// size makes a shard empty, with at least n buckets.
-func (s *shard) size(n int) {
+// reset makes a shard empty, with at least n buckets.
+func (s *shard) reset(n int) {
 	fresh := append([]bucket(nil), make([]bucket, n)...)
-	s.buckets, s.n = fresh[:cap(fresh)], 0
+	fresh = fresh[:cap(fresh)]
+	*s = shard{first: &fresh[0], size: uint32(len(fresh))}
 }
