@@ -115,7 +115,7 @@ type Terms struct {
 	Recent    float64 // recency charge, policy's own unit (kv-aware: blocks; least-work: tokens); 0 where the policy keeps none
 	Computed  int64   // blocks the target had to compute so far, by the scorer's own count
 	ImageHits int64   // of the request's images, those the target was sent lately
-	Slow      float64 // least-work: slowness against the fleet, 1 = not slower or unknown; 0 where not computed
+	Slow      float64 // least-work: slowness against the fleet, 1 = not slower; 0: unknown, null in JSON
 	Demand    float64 // projected decode demand where it was computed
 	Cost      float64 // what the policy minimises, before ties; 0 for policies without a cost
 	Tie       float64 // what equal costs are settled by, lower wins; then candidate order

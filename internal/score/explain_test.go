@@ -45,7 +45,7 @@ func TestExplainAgreesWithPick(t *testing.T) {
 			var cands []score.ExplainCandidate
 			learned := false
 			for _, tm := range want.Terms {
-				learned = learned || tm.Slow > 1
+				learned = learned || tm.Slow > 0
 				cands = append(cands, score.ExplainCandidate{
 					Name: tm.Candidate.Key, Role: tm.Candidate.Role, NoBlocks: tm.Candidate.BlockSize == 0,
 					Hits: tm.Hits, Load: tm.Load, Recent: tm.Recent, Computed: tm.Computed,

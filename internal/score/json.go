@@ -67,7 +67,11 @@ func (t *Terms) appendJSON(dst []byte) []byte {
 	dst = floatField(dst, "recent", t.Recent)
 	dst = intField(dst, "computed", t.Computed)
 	dst = intField(dst, "image_hits", t.ImageHits)
-	dst = floatField(dst, "slow", t.Slow)
+	if dst = field(dst, "slow"); t.Slow == 0 {
+		dst = append(dst, "null"...)
+	} else {
+		dst = appendFloat(dst, t.Slow)
+	}
 	dst = floatField(dst, "demand", t.Demand)
 	dst = floatField(dst, "cost", t.Cost)
 	dst = floatField(dst, "tie", t.Tie)

@@ -18,6 +18,9 @@ type column struct {
 	value  func(t *Terms) float64
 }
 
+// slowColumn has an unknown value, 0.
+const slowColumn = "slow"
+
 var columns = []column{
 	{"blocks", true, func(t *Terms) float64 { return float64(t.Blocks) }},
 	{"hits", true, func(t *Terms) float64 { return float64(t.Hits) }},
@@ -31,7 +34,7 @@ var columns = []column{
 	{"recent", false, func(t *Terms) float64 { return t.Recent }},
 	{"computed", false, func(t *Terms) float64 { return float64(t.Computed) }},
 	{"image hits", false, func(t *Terms) float64 { return float64(t.ImageHits) }},
-	{"slow", false, func(t *Terms) float64 { return t.Slow }},
+	{slowColumn, false, func(t *Terms) float64 { return t.Slow }},
 	{"demand", false, func(t *Terms) float64 { return t.Demand }},
 	{"cost", true, func(t *Terms) float64 { return t.Cost }},
 	{"tie", false, func(t *Terms) float64 { return t.Tie }},
@@ -79,7 +82,7 @@ func (d *Decision) Table(out io.Writer) error {
 		}
 		row = append(row[:0], mark, printable(t.Candidate.Key))
 		for _, c := range cols {
-			row = append(row, short(c.value(t)))
+			row = append(row, c.text(t))
 		}
 		fmt.Fprintln(tw, strings.Join(row, "\t")+"\t"+note(t))
 	}
@@ -89,6 +92,15 @@ func (d *Decision) Table(out io.Writer) error {
 	fmt.Fprintln(w, d.verdict())
 	_, err := out.Write(w.Bytes())
 	return err
+}
+
+// text is the column's value, or ? where 0 means that it is not known.
+func (c *column) text(t *Terms) string {
+	v := c.value(t)
+	if v == 0 && c.name == slowColumn {
+		return "?"
+	}
+	return short(v)
 }
 
 func note(t *Terms) string {
