@@ -187,7 +187,7 @@ func (c *checker) caches() error {
 func TestInvariants(t *testing.T) {
 	rounds := uint64(400)
 	if testing.Short() {
-		rounds = 40
+		rounds = 160
 	}
 	var lost, rejected, preempted, resent int64
 	for seed := range rounds {

@@ -101,10 +101,10 @@ func TestOracle(t *testing.T) {
 		if len(tr.Sim) == 0 {
 			continue
 		}
+		rows += len(tr.Sim)
 		t.Run(tr.Name, func(t *testing.T) {
 			w := loadTrace(t, tr.Speedup, oracleFiles[tr.Name])
 			for _, want := range tr.Sim {
-				rows++
 				name, policy, weight := fmt.Sprintf("%d workers, %s", want.Workers, want.Policy), score.RoundRobin, 1.0
 				if want.Policy == "cost" {
 					policy, weight = score.KVAware, *want.Weight
