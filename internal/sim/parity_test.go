@@ -10,12 +10,13 @@ import (
 	"github.com/kvroute/kvroute/internal/replay"
 	"github.com/kvroute/kvroute/internal/score"
 	"github.com/kvroute/kvroute/internal/sim"
+	"github.com/kvroute/kvroute/internal/testtraces"
 )
 
 // TestSimEqualsReplay: on engines that take no time every request is over when the next one comes, and a
 // simulation is a replay with nothing in flight: the same decisions, byte for byte.
 func TestSimEqualsReplay(t *testing.T) {
-	w := loadTrace(t, 1, "claude-code/small.jsonl.gz")
+	w := loadFiles(t, 1, testtraces.Bundled("traces/claude-code/sessions12.jsonl.gz"))
 	for _, policy := range score.Policies() {
 		c := serial(5, 20000, policy, 1)
 		c.Serial = sim.SerialParams{}

@@ -206,7 +206,7 @@ func TestKillBatch(t *testing.T) {
 
 // TestRouters: routers that do not talk know less of the load; one router is the plain case.
 func TestRouters(t *testing.T) {
-	w := loadTrace(t, 1, "mooncake/conversation_trace.jsonl.gz")
+	w := quarter(t)
 	w.Requests = w.Requests[:2000]
 	base := serial(8, 2000, score.LeastWork, 1)
 	one := mustRun(t, w, base)
@@ -223,7 +223,7 @@ func TestRouters(t *testing.T) {
 
 // TestSameBytes: two runs of every kind give the same report and the same decisions.
 func TestSameBytes(t *testing.T) {
-	w := loadTrace(t, 1, "mooncake/conversation_trace.jsonl.gz")
+	w := quarter(t)
 	w.Requests = w.Requests[:1500]
 	for _, tc := range variants() {
 		t.Run(tc.name, func(t *testing.T) {
