@@ -57,6 +57,15 @@ func matchCase(tb testing.TB, hold string, blocks, targets int) (*Index, []block
 		x.Join(id)
 		other := chainOf(nil, uint64(1+t), 64)
 		mustApply(tb, x, storeOp(id, other, handlesOf(nil, other, 1), 0, 64))
+		if hold == "scattered" {
+			n := blocks * t / targets
+			for at := 0; at < n; at += 16 { // between any two events of the chain one of another
+				mustApply(tb, x, storeOp(id, chain, handles, at, min(16, n-at)))
+				other := chainOf(nil, uint64(1e6+t*blocks+at), 16)
+				mustApply(tb, x, storeOp(id, other, handlesOf(nil, other, 1), 0, 16))
+			}
+			continue
+		}
 		n := blocks
 		switch hold {
 		case "none":
@@ -81,7 +90,7 @@ func matchCase(tb testing.TB, hold string, blocks, targets int) (*Index, []block
 
 func BenchmarkMatch(b *testing.B) {
 	for _, size := range []struct{ blocks, targets int }{{4096, 8}, {4096, 96}, {4096, 1000}, {64, 8}, {64, 96}} {
-		for _, hold := range []string{"all", "staggered", "none", "holes", "tiers"} {
+		for _, hold := range []string{"all", "staggered", "scattered", "none", "holes", "tiers"} {
 			b.Run(fmt.Sprintf("blocks=%d/targets=%d/hold=%s", size.blocks, size.targets, hold), func(b *testing.B) {
 				x, chain := matchCase(b, hold, size.blocks, size.targets)
 				var m Matches

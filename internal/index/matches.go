@@ -7,8 +7,11 @@ type scratch struct {
 	todo     []span
 }
 
-// span is a stretch of positions in which some targets stop holding the chain.
-type span struct{ lo, hi int32 }
+// span is a stretch of positions in which some targets stop holding the chain; id is the entry at lo.
+type span struct {
+	lo, hi int32
+	id     uint32
+}
 
 // reset prepares the answer for n targets: nothing held.
 func (m *Matches) reset(n int) {
