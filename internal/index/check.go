@@ -178,7 +178,7 @@ func (x *sets) check(uses map[setID]uint32) error {
 	for _, s := range x.free {
 		free[s] = true
 	}
-	for s := setID(1); int(s) < x.count(); s++ {
+	for s := setID(1); s < x.next; s++ {
 		if r := x.rec(s); r.uses != uses[s] || free[s] != (r.uses == 0) {
 			return fmt.Errorf("S4: set %d has %d uses, counted %d, free %v", s, uses[s], r.uses, free[s])
 		} else if r.uses == 0 {

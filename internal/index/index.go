@@ -251,7 +251,7 @@ type Size struct {
 
 // Size describes the index as a whole.
 func (x *Index) Size() Size {
-	return Size{x.members, x.handles, x.arena.live, len(x.sets.recs) - 1 - len(x.sets.free)}
+	return Size{x.members, x.handles, x.arena.live, int(x.sets.next) - 1 - len(x.sets.free)}
 }
 
 func setBit(b []uint64, t target.ID) { b[t>>6] |= 1 << (t & 63) }

@@ -86,7 +86,7 @@ func (x *sets) divide(s setID, mask, in, out []uint64) (anyIn, anyOut bool) {
 			}
 		}
 	default:
-		p := x.recs[s].bits[:len(mask)]
+		p := x.bits(s)[:len(mask)]
 		for w, m := range mask {
 			a, b := m&p[w], m&^p[w]
 			in[w], out[w] = a, b

@@ -45,23 +45,40 @@ func single(t target.ID, s state) setID { return singleTag | uint32(s)<<stateShi
 //	S4  uses is the number of entries that refer to the set; a set with none is free.
 //
 // Two sets with the same sum (one in 2^64) are kept apart: the later one is not in the index. Changing
-// one member is O(words), words = targets/64; a set costs 24*words + 20 bytes and 20 in the index.
+// one member is O(words), words = targets/64; a set costs 24*words + 16 bytes and about 25 in the index.
+// They grow by chunks, so that no change moves others.
 type sets struct {
-	words int
-	recs  []setRec
-	free  []setID
-	index map[uint64]setID
+	words  int
+	chunks []*setChunk
+	next   setID // ids from here on have never been used
+	free   []setID
+	index  map[uint64]setID
+}
+
+type setChunk struct {
+	recs [setChunkLen]setRec
+	bits []uint64 // of one set after the other: present, a, b
 }
 
 type setRec struct {
-	bits []uint64 // present, a, b
 	sum  uint64
 	uses uint32
 	size uint32
 }
 
+const setChunkLen = 64
+
 func newSets() sets {
-	return sets{words: 1, recs: make([]setRec, 1), index: map[uint64]setID{}}
+	return sets{words: 1, next: 1, index: map[uint64]setID{}}
+}
+
+func (x *sets) rec(s setID) *setRec { return &x.chunks[s/setChunkLen].recs[s%setChunkLen] }
+
+// bits returns the three planes of a set, words long each.
+func (x *sets) bits(s setID) []uint64 {
+	n := 3 * x.words
+	at := int(s%setChunkLen) * n
+	return x.chunks[s/setChunkLen].bits[at : at+n : at+n]
 }
 
 func token(t target.ID, s state) uint64 {
@@ -77,16 +94,12 @@ func (x *sets) widen(n int) {
 	if words <= x.words {
 		return
 	}
-	for i := range x.recs {
-		r := &x.recs[i]
-		if r.bits == nil {
-			continue
+	for _, c := range x.chunks {
+		wide := make([]uint64, 3*words*setChunkLen)
+		for plane := range 3 * setChunkLen {
+			copy(wide[plane*words:], c.bits[plane*x.words:(plane+1)*x.words])
 		}
-		wide := make([]uint64, 3*words)
-		for p := range 3 {
-			copy(wide[p*words:], r.bits[p*x.words:(p+1)*x.words])
-		}
-		r.bits = wide
+		c.bits = wide
 	}
 	x.words = words
 }
@@ -102,7 +115,7 @@ func (x *sets) get(s setID, t target.ID) state {
 	if s == 0 {
 		return absent
 	}
-	b, w, k := x.recs[s].bits, int(t>>6), t&63
+	b, w, k := x.bits(s), int(t>>6), t&63
 	return state(b[w]>>k&1 | b[x.words+w]>>k&1<<1 | b[2*x.words+w]>>k&1<<2)
 }
 
@@ -114,7 +127,7 @@ func (x *sets) hasPrimary(s setID) bool {
 	if s == 0 {
 		return false
 	}
-	b := x.recs[s].bits
+	b := x.bits(s)
 	for w := range x.words {
 		if b[x.words+w]&^b[2*x.words+w] != 0 {
 			return true
@@ -137,14 +150,14 @@ func (x *sets) with(s setID, t target.ID, to state) setID {
 		}
 		u, su := target.ID(s&targetMask), state(s>>stateShift)&7
 		sum := token(u, su) ^ token(t, to)
-		if id := x.index[sum]; id != 0 && x.recs[id].size == 2 && x.get(id, u) == su && x.get(id, t) == to {
-			x.recs[id].uses++
+		if id := x.index[sum]; id != 0 && x.rec(id).size == 2 && x.get(id, u) == su && x.get(id, t) == to {
+			x.rec(id).uses++
 			return id
 		}
 		id := x.alloc()
 		x.write(id, u, su)
 		x.write(id, t, to)
-		x.recs[id].size = 2
+		x.rec(id).size = 2
 		x.enlist(id, sum)
 		return id
 	}
@@ -152,7 +165,7 @@ func (x *sets) with(s setID, t target.ID, to state) setID {
 	if from == to {
 		return s
 	}
-	r := &x.recs[s]
+	r := x.rec(s)
 	size := r.size
 	if from == absent {
 		size++
@@ -166,7 +179,7 @@ func (x *sets) with(s setID, t target.ID, to state) setID {
 	}
 	sum := r.sum ^ token(t, from) ^ token(t, to)
 	if id := x.index[sum]; id != 0 && x.equalBut(s, id, t, to) {
-		x.recs[id].uses++
+		x.rec(id).uses++
 		x.release(s)
 		return id
 	}
@@ -174,19 +187,19 @@ func (x *sets) with(s setID, t target.ID, to state) setID {
 		x.delist(s)
 	} else {
 		id := x.alloc()
-		copy(x.recs[id].bits, x.recs[s].bits)
+		copy(x.bits(id), x.bits(s))
 		x.release(s)
 		s = id
 	}
 	x.write(s, t, to)
-	x.recs[s].size = size
+	x.rec(s).size = size
 	x.enlist(s, sum)
 	return s
 }
 
 // other returns the only member of a set of two beside t.
 func (x *sets) other(s setID, t target.ID) setID {
-	for w, word := range x.recs[s].bits[:x.words] {
+	for w, word := range x.bits(s)[:x.words] {
 		if w == int(t>>6) {
 			word &^= 1 << (t & 63)
 		}
@@ -203,7 +216,7 @@ func (x *sets) equalBut(s, q setID, t target.ID, to state) bool {
 	if x.get(q, t) != to {
 		return false
 	}
-	a, b := x.recs[s].bits, x.recs[q].bits
+	a, b := x.bits(s), x.bits(q)
 	var diff uint64
 	for w := range x.words {
 		d := a[w] ^ b[w] | a[x.words+w] ^ b[x.words+w] | a[2*x.words+w] ^ b[2*x.words+w]
@@ -216,7 +229,7 @@ func (x *sets) equalBut(s, q setID, t target.ID, to state) bool {
 }
 
 func (x *sets) write(s setID, t target.ID, st state) {
-	b := x.recs[s].bits
+	b := x.bits(s)
 	for p := range 3 {
 		w := p*x.words + int(t>>6)
 		b[w] = b[w]&^(1<<(t&63)) | uint64(st)>>p&1<<(t&63)
@@ -228,33 +241,33 @@ func (x *sets) alloc() setID {
 	var id setID
 	if n := len(x.free); n > 0 {
 		id, x.free = x.free[n-1], x.free[:n-1]
-		clear(x.recs[id].bits)
-		if len(x.recs[id].bits) != 3*x.words {
-			x.recs[id].bits = make([]uint64, 3*x.words)
-		}
+		clear(x.bits(id))
 	} else {
-		id = setID(len(x.recs))
-		x.recs = append(x.recs, setRec{bits: make([]uint64, 3*x.words)})
+		id = x.next
+		x.next++
+		if int(id/setChunkLen) == len(x.chunks) {
+			x.chunks = append(x.chunks, &setChunk{bits: make([]uint64, 3*x.words*setChunkLen)})
+		}
 	}
-	x.recs[id].uses = 1
+	x.rec(id).uses = 1
 	return id
 }
 
 func (x *sets) enlist(s setID, sum uint64) {
-	x.recs[s].sum = sum
+	x.rec(s).sum = sum
 	if _, taken := x.index[sum]; !taken {
 		x.index[sum] = s
 	}
 }
 
 func (x *sets) delist(s setID) {
-	if sum := x.recs[s].sum; x.index[sum] == s {
+	if sum := x.rec(s).sum; x.index[sum] == s {
 		delete(x.index, sum)
 	}
 }
 
 func (x *sets) release(s setID) {
-	r := &x.recs[s]
+	r := x.rec(s)
 	if r.uses--; r.uses == 0 {
 		x.delist(s)
 		r.size = 0
@@ -271,17 +284,9 @@ func (x *sets) each(s setID, f func(target.ID)) {
 		f(target.ID(s & targetMask))
 		return
 	}
-	for w, word := range x.recs[s].bits[:x.words] {
+	for w, word := range x.bits(s)[:x.words] {
 		for ; word != 0; word &= word - 1 {
 			f(target.ID(w*64 + bits.TrailingZeros64(word)))
 		}
 	}
 }
-
-// count is one more than the largest id in use or free.
-func (x *sets) count() int { return len(x.recs) }
-
-func (x *sets) rec(s setID) *setRec { return &x.recs[s] }
-
-// bits returns the three planes of a set, words long each.
-func (x *sets) bits(s setID) []uint64 { return x.recs[s].bits }
