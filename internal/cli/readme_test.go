@@ -1,6 +1,8 @@
 package cli_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -129,6 +131,70 @@ func TestCommandsInDocuments(t *testing.T) {
 			if !names[m[1]] {
 				t.Errorf("%s speaks of kvroute %s, which does not exist", doc, m[1])
 			}
+		}
+	}
+}
+
+// TestReadmeFigures measures the README's table of policies again.
+func TestReadmeFigures(t *testing.T) {
+	path := testtraces.Path(t, "mooncake/conversation_trace.jsonl.gz")
+	code, out, stderr := run(t, "sim", path, "--workers", "8", "--capacity", "5859", "--router-policy", "kv-aware",
+		"--sweep", "kv-overlap-weight=0,0.25,0.5,1,2,4,20", "-o", "json")
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	var doc struct {
+		Runs []struct {
+			Policy  string         `json:"policy"`
+			Flags   map[string]any `json:"flags"`
+			HitRate float64        `json:"hit_rate"`
+			Sim     struct {
+				TTFT struct {
+					Mean float64 `json:"mean"`
+					P90  float64 `json:"p90"`
+				} `json:"ttft_us"`
+			} `json:"sim"`
+		} `json:"runs"`
+	}
+	if err := json.Unmarshal([]byte(out), &doc); err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile(testtraces.Bundled("README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	thousands := func(ms float64) string {
+		s := fmt.Sprintf("%.1f", ms)
+		if len(s) > 5 {
+			s = s[:len(s)-5] + "," + s[len(s)-5:]
+		}
+		return s
+	}
+	names := map[string]string{"round-robin": "round robin", "least-work": "**least-work, as it comes**"}
+	best := 0
+	for i, r := range doc.Runs {
+		if r.Policy == "kv-aware" && r.Sim.TTFT.Mean < doc.Runs[best].Sim.TTFT.Mean {
+			best = i
+		}
+	}
+	for i, r := range doc.Runs {
+		name := names[r.Policy]
+		switch {
+		case i == best:
+			name = fmt.Sprintf("kv-aware, best of seven weights (%v)", r.Flags["kv-overlap-weight"])
+		case r.Policy == "kv-aware" && r.Flags["kv-overlap-weight"] == 1.0:
+			name = "kv-aware, weight 1"
+		case r.Policy == "kv-aware":
+			continue
+		}
+		bold := ""
+		if r.Policy == "least-work" {
+			bold = "**"
+		}
+		want := fmt.Sprintf("| %s | %s%s%s | %s%s%s | %s%.1f %%%s |", name,
+			bold, thousands(r.Sim.TTFT.Mean/1000), bold, bold, thousands(r.Sim.TTFT.P90/1000), bold, bold, 100*r.HitRate, bold)
+		if !strings.Contains(string(readme), want) {
+			t.Errorf("README.md should have the line\n%s", want)
 		}
 	}
 }
