@@ -45,7 +45,7 @@ type segment struct {
 // touched page of 1,024.
 type pool struct {
 	parent    []trace.NodeID
-	pages     [][]node
+	pages     []*[pageSize]node
 	capacity  int64
 	free      int64
 	private   int64
@@ -63,7 +63,7 @@ func newPool(f *trace.Forest, capacity int64) pool {
 	p := pool{capacity: capacity, free: capacity}
 	if f != nil {
 		p.parent = f.Parent
-		p.pages = make([][]node, (len(f.Parent)+pageSize-1)>>pageBits)
+		p.pages = make([]*[pageSize]node, (len(f.Parent)+pageSize-1)>>pageBits)
 	}
 	return p
 }
@@ -79,7 +79,7 @@ func (p *pool) get(n trace.NodeID) node {
 func (p *pool) at(n trace.NodeID) *node {
 	page := p.pages[n>>pageBits]
 	if page == nil {
-		page = make([]node, pageSize)
+		page = new([pageSize]node)
 		p.pages[n>>pageBits] = page
 	}
 	return &page[n&(pageSize-1)]

@@ -90,6 +90,32 @@ func TestBatchByHand(t *testing.T) {
 	}
 }
 
+// TestInstant: what happens at one instant happens in the stated order.
+func TestInstant(t *testing.T) {
+	// Two arrivals at once share the first step: 60 tokens, 1,600 µs.
+	r := mustRun(t, hand(handRequest{0, "abc", 1, 0}, handRequest{0, "xyz", 1, 0}), batch(1, plain()))
+	if got, want := r.Sim.TTFT.Sum, int64(2*1600); got != want {
+		t.Errorf("two at once: TTFT sum %d, want %d", got, want)
+	}
+	// A request that arrives when a step ends takes part in the next one, and hits what the step computed.
+	r = mustRun(t, hand(handRequest{0, "abc", 5, 0}, handRequest{1300, "abcd", 1, 0}), batch(1, plain()))
+	if r.Sim.TTFT.Max != 1300 || r.Sim.Queue.Max != 0 || r.PredictedHitBlocks != 3 || r.HitBlocks != 3 {
+		t.Errorf("arrival at a step's end: got TTFT %d, queue %d, %d hits (%d predicted), want 1300, 0, 3, 3",
+			r.Sim.TTFT.Max, r.Sim.Queue.Max, r.HitBlocks, r.PredictedHitBlocks)
+	}
+	// One that ends just then is not active any more: the peak is that of one request.
+	w := hand(handRequest{0, "abc", 1, 0}, handRequest{1500 + 10_000, "xyz", 1, 0})
+	if r = mustRun(t, w, serial(1, 0, score.RoundRobin, 1)); r.Sim.PeakActiveBlocks != 3 {
+		t.Errorf("end and arrival at once: peak of %d active blocks, want 3", r.Sim.PeakActiveBlocks)
+	}
+	// A worker that dies when its request ends has ended it.
+	c := serial(2, 0, score.RoundRobin, 1)
+	c.Kill = []sim.Kill{{Worker: 0, At: 11_500 * time.Microsecond}}
+	if r = mustRun(t, w, c); r.Sim.E2E.Max != 11_500 || r.RequestsPerWorker[0] != 1 {
+		t.Errorf("death and end at once: got %d µs and %v picks, want 11500 and one on worker 0", r.Sim.E2E.Max, r.RequestsPerWorker)
+	}
+}
+
 func TestTooLargeIsRejected(t *testing.T) {
 	w := hand(handRequest{0, "abcdef", 1, 0}, handRequest{10, "ab", 100, 0}, handRequest{20, "ab", 1, 0})
 	c := batch(1, plain())
@@ -147,11 +173,13 @@ func TestSlowWorker(t *testing.T) {
 func TestEventDelay(t *testing.T) {
 	// The second request comes after the first one's blocks are stored, and before or after the router knows.
 	w := hand(handRequest{0, "abc", 1, 0}, handRequest{100_000, "abc", 1, 0})
+	// An event that comes in at the instant of a pick is heard. Serial stores at once, batch after a step of 1,300 µs.
+	exact := map[string]time.Duration{sim.SerialEngine: 100 * time.Millisecond, sim.BatchEngine: 98_700 * time.Microsecond}
 	for _, model := range []string{sim.SerialEngine, sim.BatchEngine} {
 		for _, tc := range []struct {
 			delay     time.Duration
 			predicted int64
-		}{{0, 3}, {50 * time.Millisecond, 3}, {200 * time.Millisecond, 0}} {
+		}{{0, 3}, {50 * time.Millisecond, 3}, {200 * time.Millisecond, 0}, {exact[model], 3}, {exact[model] + time.Microsecond, 0}} {
 			c := batch(1, plain())
 			c.Engine, c.EventDelay = model, tc.delay
 			r := mustRun(t, w, c)
