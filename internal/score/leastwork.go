@@ -77,7 +77,7 @@ func (s *Scorer) leastWork(req *Request, dec *Decision) {
 //
 // M is the mean of tokens over the requests held by the candidates. It stands for the request weight W
 // of --decode-input-demand, which has to be fitted to the engine: simulated on engines whose W is 3,000
-// to 100,000, token counts per request of 10,000 and 100,000, this is within 1 % of the best W, and
+// to 100,000, with contexts of 10,000 and 100,000 tokens, its mean ITL is within 1 % of the best W's, and
 // tokens alone are up to 6 % worse. Equal costs go to fewer held requests, then to candidate order.
 func (s *Scorer) leastContext(dec *Decision) {
 	var tokens, requests int64
