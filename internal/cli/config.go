@@ -31,7 +31,7 @@ func (a *app) newConfigShow() *cobra.Command {
 		Use:   "show [COMMAND…]",
 		Short: "Show the settings a command would run with, and where each came from",
 		Long: `Without a command: the scorer's settings. With one: all of that command's.
-Flags given here count as given to the command.
+Scorer flags given here count as given to the command.
 
 A file (--config, or KVROUTE_CONFIG) is YAML with flag names as keys:
 

@@ -113,6 +113,9 @@ func (a *app) prepare(x *experiment, d *driver) error {
 			return hinted("bad plot", "--plot", err)
 		}
 	}
+	if x.decisions == "-" {
+		return usage("bad file -", "--decisions", "stdout is for the report", "name a file")
+	}
 	if len(x.sweeps) == 0 && x.repeat == 1 {
 		return a.fieldFault(d.check(cfg, &sweep.Point{}))
 	}

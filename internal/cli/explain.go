@@ -136,7 +136,7 @@ goes by these.`,
 	bind(cmd, fs, spec{name: "role", arg: "ROLE", def: "mixed", group: group, values: roles, local: true, usage: "pool that is chosen from: mixed, prefill, decode"}, &e.role, oneOf(roles...))
 	bindList(cmd, fs, spec{name: "candidate", arg: "NAME:…", group: group, local: true, usage: "a worker to choose from, repeatable, in route-key order"}, "", &e.candidates, parseCandidate)
 	bind(cmd, fs, spec{name: "decisions", arg: "FILE", group: group, local: true, usage: "explain a recorded decision from this file"}, &e.decisions, parseText)
-	bind(cmd, fs, spec{name: "id", arg: "ID", group: group, local: true, usage: "request id, or the number of the decision"}, &e.id, parseText)
+	bind(cmd, fs, spec{name: "id", arg: "ID", group: group, local: true, usage: "request id, else the number of the decision (default: the first one)"}, &e.id, parseText)
 	bindScorer(cmd, &e.scorer)
 	bindOutput(cmd, &e.format, formatTable, formatJSON, formatJSONL, formatCSV)
 	return cmd
@@ -203,10 +203,12 @@ func (a *app) explainRecord(ctx context.Context, e *explainFlags) error {
 	return a.writeDecision(e.format, dec, nil)
 }
 
-// findDecision returns the decision with the given request id or number, the first one for "".
+// findDecision returns the decision with the given request id, else the one with this number; the
+// first one for "".
 func findDecision(r io.Reader, name, id string) (*score.Decision, error) {
 	lines := bufio.NewReader(r)
 	read := 0
+	var numbered *score.Decision // ids may be numbers too, and go first
 	for n := 1; ; n++ {
 		line, err := lines.ReadBytes('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -219,15 +221,21 @@ func findDecision(r io.Reader, name, id string) (*score.Decision, error) {
 				return nil, usage("not a decision", fmt.Sprintf("%s:%d", name, n), err.Error(), "want a file written by --decisions")
 			}
 			read++
-			if id == "" || dec.RequestID == id || strconv.FormatUint(dec.Seq, 10) == id {
+			if id == "" || dec.RequestID == id {
 				return &dec, nil
+			}
+			if numbered == nil && strconv.FormatUint(dec.Seq, 10) == id {
+				numbered = &dec
 			}
 		}
 		if last {
 			break
 		}
 	}
-	if read == 0 {
+	switch {
+	case numbered != nil:
+		return numbered, nil
+	case read == 0:
 		return nil, usage("no decisions", name, "the file is empty", "")
 	}
 	return nil, usage(fmt.Sprintf("no decision %q", id), name, fmt.Sprintf("none of its %d decisions has this request id or number", read), "")

@@ -43,7 +43,12 @@ Exit codes:
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.layer(cmd) },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if contains([]string{"help", "man", "completion"}, cmd.Name()) {
+				return nil // these help even where the settings are wrong
+			}
+			return a.layer(cmd)
+		},
 		Args:              noSuchCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if showVersion {
