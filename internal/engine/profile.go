@@ -172,42 +172,46 @@ const DefaultProfile = "mi355x-glm5.2-dp8"
 
 // Profiles returns the built-in profiles, by name. The caller owns them.
 func Profiles() []*Profile {
-	entries, err := builtin.ReadDir("profiles")
-	if err != nil {
-		panic("engine: built-in profiles: " + err.Error())
-	}
 	var out []*Profile
-	for _, e := range entries {
-		f, err := builtin.Open(path.Join("profiles", e.Name()))
-		if err != nil {
-			panic("engine: built-in profiles: " + err.Error())
-		}
-		p, err := ParseProfile(f, e.Name())
-		_ = f.Close() // a file in memory
-		if err != nil {
-			panic("engine: built-in profiles: " + err.Error()) // a test reads them all
-		}
-		out = append(out, p)
+	for _, name := range ProfileNames() {
+		out = append(out, embedded(name))
 	}
-	slices.SortFunc(out, func(a, b *Profile) int { return strings.Compare(a.Name, b.Name) })
 	return out
+}
+
+// embedded reads a built-in profile, whose file has its name. A test reads them all.
+func embedded(name string) *Profile {
+	file := path.Join("profiles", name+".yaml")
+	f, err := builtin.Open(file)
+	if err != nil {
+		panic("engine: built-in profile: " + err.Error())
+	}
+	defer f.Close() // a file in memory
+	p, err := ParseProfile(f, file)
+	if err != nil {
+		panic("engine: built-in profile: " + err.Error())
+	}
+	return p
 }
 
 // ProfileNames lists the built-in profiles, sorted, for messages and completion.
 func ProfileNames() []string {
-	var names []string
-	for _, p := range Profiles() {
-		names = append(names, p.Name)
+	entries, err := builtin.ReadDir("profiles")
+	if err != nil {
+		panic("engine: built-in profiles: " + err.Error())
 	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, strings.TrimSuffix(e.Name(), ".yaml"))
+	}
+	slices.Sort(names) // of names without ending: '.' sorts before '-'
 	return names
 }
 
 // Lookup finds a built-in profile. Callers suggest from ProfileNames where there is none.
 func Lookup(name string) (*Profile, bool) {
-	for _, p := range Profiles() {
-		if p.Name == name {
-			return p, true
-		}
+	if !slices.Contains(ProfileNames(), name) {
+		return nil, false
 	}
-	return nil, false
+	return embedded(name), true
 }

@@ -11,7 +11,10 @@ import (
 func TestBuiltinProfiles(t *testing.T) {
 	var amd int
 	seen := map[string]bool{}
-	for _, p := range Profiles() {
+	for i, p := range Profiles() {
+		if name := ProfileNames()[i]; p.Name != name {
+			t.Errorf("file %s.yaml has profile %s", name, p.Name)
+		}
 		if seen[p.Name] {
 			t.Errorf("profile %s is there twice", p.Name)
 		}
