@@ -217,16 +217,22 @@ func (m *mirror) sidelong() *sideTable {
 // tiers old, by the same in the tiers now; either may be empty.
 func (x *Index) rehold(m *mirror, id uint32, old, now tiers, r *Result) {
 	if old != now {
-		x.change(m, id, r, func(rf *refs) {
-			for t := GPU; t < NumTiers; t++ {
-				rf.n[t] += uint32(now>>t&1) - uint32(old>>t&1)
-			}
-		})
+		x.change(m, id, old, now, 0, r)
 	}
 }
 
-// change edits the reasons for a target to hold an entry and draws the consequences.
-func (x *Index) change(m *mirror, id uint32, r *Result, edit func(*refs)) {
+// holdBare makes a target hold an entry in one more tier without a handle.
+func (x *Index) holdBare(m *mirror, id uint32, t Tier, r *Result) {
+	if s := x.sets.get(x.arena.at(id)[fSet], m.t); s != absent && m.refs[id].bare&tier(t) != 0 {
+		return
+	}
+	r.ViewOnly++
+	x.change(m, id, 0, 0, tier(t), r)
+}
+
+// change edits the reasons for a target to hold an entry, as rehold and holdBare say, and draws the
+// consequences.
+func (x *Index) change(m *mirror, id uint32, old, now, bare tiers, r *Result) {
 	from := x.sets.get(x.arena.at(id)[fSet], m.t)
 	if from == primary {
 		x.demote(m, id)
@@ -240,7 +246,10 @@ func (x *Index) change(m *mirror, id uint32, r *Result, edit func(*refs)) {
 		}
 	}
 	before := rf.tiers()
-	edit(&rf)
+	for t := range rf.n {
+		rf.n[t] += uint32(now>>t&1) - uint32(old>>t&1)
+	}
+	rf.bare |= bare
 	to := rf.state()
 	if after := rf.tiers(); before != after {
 		h := x.arena.at(id).hash()

@@ -4,15 +4,15 @@ package index
 // handle -> entry id and the tiers in which the engine announced it. Twelve bytes a slot.
 //
 // Handles are spread over sideShards by hash, each shard probes linearly; a removal shifts back what
-// follows, which is cheap here because the keys are at hand. A full shard grows by a fifth, so the
-// load lies between 0.72 and 0.88 and the worst insertion moves the handles of one shard, 1/sideShards
+// follows, which is cheap here because the keys are at hand. A full shard grows by an eighth, so
+// the load lies between 0.78 and 0.88 and the worst insertion moves the handles of one shard, 1/sideShards
 // of the target's.
 type sideTable struct {
 	shards [sideShards]sideShard
 	n      int
 }
 
-const sideShards = 128
+const sideShards = 256
 
 type sideShard struct {
 	keys []Handle
@@ -81,7 +81,7 @@ func (s *sideShard) put(hash uint64, h Handle, v uint32) {
 
 func (s *sideShard) grow() {
 	keys, vals := s.keys, s.vals
-	fresh := append([]uint32(nil), make([]uint32, max(8, len(keys)*6/5+1))...)
+	fresh := append([]uint32(nil), make([]uint32, max(8, len(keys)*9/8+1))...)
 	s.vals = fresh[:cap(fresh)]
 	s.keys = make([]Handle, len(s.vals))
 	s.n = 0

@@ -275,12 +275,7 @@ func (x *Index) storeBare(m *mirror, op *Op, at place, r *Result) {
 			r.Refused += len(hashes) - i
 			return
 		}
-		x.change(m, id, r, func(rf *refs) {
-			if rf.bare&tier(op.Tier) == 0 {
-				rf.bare |= tier(op.Tier)
-				r.ViewOnly++
-			}
-		})
+		x.holdBare(m, id, op.Tier, r)
 		parent = id
 		x.pause()
 	}
