@@ -191,33 +191,11 @@ func TestInvariants(t *testing.T) {
 	}
 	var lost, rejected, preempted, resent int64
 	for seed := range rounds {
-		r := rand.New(rand.NewPCG(seed, 11))
-		w, c := randomWorkload(r), randomConfig(r)
-		var reports [2]*report.Run
-		for k := range 2 {
-			h := hooks{stepwise: k == 1}
-			if k == 1 {
-				h.view = newIndexView
-			}
-			s, err := newRun(w, c, h)
-			if err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
-			ch := checker{s: s}
-			s.after = ch.check
-			if reports[k], err = s.run(context.Background()); err != nil {
-				t.Fatalf("seed %d, %+v: %v", seed, c, err)
-			}
-			for i := range s.reqs {
-				resent += int64(s.reqs[i].attempt)
-			}
-		}
-		if diff := cmp.Diff(reports[1], reports[0]); diff != "" {
-			t.Fatalf("seed %d, %+v: step by step (-) and skipping (+) differ:\n%s", seed, c, diff)
-		}
-		lost += reports[0].Sim.Lost
-		rejected += reports[0].Sim.Rejected
-		preempted += reports[0].Sim.Preemptions
+		r, again := runTwice(t, seed)
+		lost += r.Lost
+		rejected += r.Rejected
+		preempted += r.Preemptions
+		resent += again
 	}
 	if testing.Short() {
 		return // too few runs to have seen everything
@@ -225,6 +203,38 @@ func TestInvariants(t *testing.T) {
 	if lost == 0 || rejected == 0 || preempted == 0 || resent == 0 {
 		t.Errorf("runs too tame: %d lost, %d rejected, %d preempted, %d sent again", lost, rejected, preempted, resent)
 	}
+}
+
+// FuzzInvariants is TestInvariants with the fuzzer's choice of runs.
+func FuzzInvariants(f *testing.F) {
+	f.Add(uint64(3))
+	f.Fuzz(func(t *testing.T, seed uint64) { runTwice(t, seed) })
+}
+
+// runTwice makes a random run as it is, and step by step with the live index, and compares the reports.
+func runTwice(t *testing.T, seed uint64) (result *report.Sim, resent int64) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(seed, 11))
+	w, c := randomWorkload(r), randomConfig(r)
+	var reports [2]*report.Run
+	for k, h := range []hooks{{}, {stepwise: true, view: newIndexView}} {
+		s, err := newRun(w, c, h)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		ch := checker{s: s}
+		s.after = ch.check
+		if reports[k], err = s.run(context.Background()); err != nil {
+			t.Fatalf("seed %d, %+v: %v", seed, c, err)
+		}
+		for i := range s.reqs {
+			resent += int64(s.reqs[i].attempt)
+		}
+	}
+	if diff := cmp.Diff(reports[1], reports[0]); diff != "" {
+		t.Fatalf("seed %d, %+v: step by step (-) and skipping (+) differ:\n%s", seed, c, diff)
+	}
+	return reports[0].Sim, resent
 }
 
 // loadPiece reads the first n requests of Mooncake's conversations.
