@@ -47,7 +47,7 @@ race: setup ## the tests of `make test` under the race detector (needs a C compi
 
 lint: setup ## go vet, staticcheck, gofumpt, spelling
 	go mod tidy -diff && go vet ./... && $(STATICCHECK) ./...
-	@out=$$($(GOFUMPT) -l .); [[ -z $$out ]] || { echo "not formatted (run gofumpt -w):"; echo "$$out"; exit 1; }
+	@out=$$($(GOFUMPT) -l cmd internal); [[ -z $$out ]] || { echo "not formatted (run gofumpt -w):"; echo "$$out"; exit 1; }
 	git ls-files -z -- ':!*.gz' ':!*.zst' ':!*/testdata/fuzz/*' | xargs -0 $(MISSPELL) -error
 
 fuzz: setup ## run every fuzz target for FUZZTIME (10s)
@@ -55,7 +55,7 @@ fuzz: setup ## run every fuzz target for FUZZTIME (10s)
 		echo "== $$pkg $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$pkg"; done
 
 golden: setup ## rewrite the golden files; read the diff before you commit it
-	go test -short $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u) -update
+	go test -short $$(grep -rl --include='*_test.go' 'flag.Bool("update"' ./internal | xargs -n1 dirname | sort -u) -update
 
 quality: setup ## measure the default policy on all traces again, into docs/decision-quality.md (needs the big traces)
 	KVROUTE_REQUIRE_TRACES=1 go test -timeout 60m ./internal/quality -update

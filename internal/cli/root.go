@@ -49,7 +49,7 @@ Exit codes:
 			}
 			return a.layer(cmd)
 		},
-		Args:              noSuchCommand,
+		Args: noSuchCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if showVersion {
 				return a.printVersion("table")
