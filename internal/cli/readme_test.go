@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -70,6 +71,21 @@ func TestReadmeCommands(t *testing.T) {
 	if diff := cmp.Diff(string(text), got); diff != "" {
 		t.Errorf("README.md shows other output than its commands have (-README +got); make golden rewrites it:\n%s", diff)
 	}
+}
+
+// TestReadmePicture draws the README's picture again.
+func TestReadmePicture(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("coordinates may differ in the last digit on " + runtime.GOARCH)
+	}
+	file := filepath.Join(t.TempDir(), "demo.svg")
+	shell(t, "kvroute sim --trace traces/mooncake/conversation_15min.jsonl.gz --workers 4 --capacity 5859 --engine batch"+
+		" --router-policy kv-aware --sweep kv-overlap-weight=0,0.25,0.5,1,2,4,20 --repeat 5 --plot "+file)
+	got, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, testtraces.Bundled("docs/demo.svg"), string(got))
 }
 
 // TestDocumentLinks follows the relative links of all documents.

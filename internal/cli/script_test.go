@@ -40,7 +40,7 @@ func withProgram(run func() int) (code int, err error) {
 		return 0, err
 	}
 	defer os.RemoveAll(binDir)
-	build := exec.Command("go", "build", "-o", filepath.Join(binDir, "kvroute"), "../../cmd/kvroute")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(binDir, "kvroute"), "../../cmd/kvroute")
 	if out, err := build.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("building the program: %w\n%s", err, out)
 	}

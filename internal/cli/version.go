@@ -5,6 +5,7 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -18,15 +19,20 @@ var (
 // develVersion is what a build without the Makefile calls itself.
 const develVersion = "0.1.0-dev"
 
-// version is the program's version.
+// version is the program's version: the one given at build time, or the tag it was installed at.
 func version() string {
 	if linkVersion != "" {
 		return linkVersion
 	}
-	if bi, ok := debug.ReadBuildInfo(); ok && bi.Main.Version != "" && bi.Main.Version != "(devel)" {
-		return bi.Main.Version // go install …@version
+	if bi, ok := debug.ReadBuildInfo(); ok && strings.HasPrefix(bi.Main.Version, "v") && !isPseudo(bi.Main.Version) {
+		return strings.TrimPrefix(bi.Main.Version, "v")
 	}
 	return develVersion
+}
+
+// isPseudo tells versions that Go makes up from a commit: v0.0.0-20260101000000-0123456789ab.
+func isPseudo(v string) bool {
+	return strings.Contains(v, "+") || strings.Count(v, "-") >= 2
 }
 
 // commit is the revision the program was built from, "unknown" if nobody recorded it.
@@ -34,16 +40,22 @@ func commit() string {
 	if linkCommit != "" {
 		return linkCommit
 	}
+	bi, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
 	rev, dirty := "", ""
-	if bi, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range bi.Settings {
-			switch {
-			case s.Key == "vcs.revision":
-				rev = s.Value
-			case s.Key == "vcs.modified" && s.Value == "true":
-				dirty = "-dirty"
-			}
+	for _, s := range bi.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			rev = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "-dirty"
 		}
+	}
+	if v := bi.Main.Version; rev == "" && isPseudo(v) {
+		v, _, _ = strings.Cut(v, "+")
+		rev = v[strings.LastIndexByte(v, '-')+1:]
 	}
 	if rev == "" {
 		return "unknown"
