@@ -56,10 +56,10 @@ type Index struct {
 
 	chain   []block.Hash  // of the event being applied
 	tokens  []block.Token // leftover of the parent and the page after it
-	ids     []uint32
-	mixed   []uint64 // keys of the event being applied
-	arrived []Handle // handles whose orphans have to be looked for
-	sink    uint32   // keeps touches from being optimised away
+	found   []found       // about its handles
+	fresh   filter        // keys it brought so far
+	arrived []Handle      // handles whose orphans have to be looked for
+	sink    uint32        // keeps touches from being optimised away
 }
 
 // fan names how many children of a block a target holds.

@@ -143,7 +143,7 @@ func (x *Index) storeWhole(m *mirror, op *Op, gone []bool, i int, hashes []block
 		if gone != nil && gone[i+k] {
 			id, conflict = x.entryOf(hashes[k], parent)
 		} else {
-			id, conflict = x.storeBlock(m, h, hashes[k], [2]uint64(x.mixed[2*k:]), parent, op.Tier, r)
+			id, conflict = x.storeBlock(m, h, hashes[k], &x.found[k], parent, op.Tier, r)
 		}
 		if id == 0 {
 			if conflict {
@@ -153,31 +153,67 @@ func (x *Index) storeWhole(m *mirror, op *Op, gone []bool, i int, hashes []block
 			}
 			return
 		}
+		x.fresh.add(x.found[k].hash)
+		x.fresh.add(x.found[k].handle)
 		x.advance(id)
 		parent = id
 		x.pause()
 	}
 }
 
-// fetch brings into the cache what storing the handles will look at: first the buckets, in a loop that
-// does nothing else so that the misses overlap, then the entries under the same marks.
+// found is what fetch learned about one handle of an event.
+type found struct {
+	hash, handle uint64 // of the block and of the handle, mixed
+	id, owner    uint32 // entry with the hash, entry with the primary handle; 0: none
+}
+
+// fetch finds what storing the handles will look at: first the buckets, in a loop that does nothing
+// else so that the cache misses overlap, then the entries.
 func (x *Index) fetch(handles []Handle, hashes []block.Hash) {
-	x.mixed = x.mixed[:0]
+	x.found, x.fresh = x.found[:0], filter{}
 	for k, h := range handles {
-		a, b := mix(uint64(hashes[k])), mix(uint64(h))
-		x.mixed = append(x.mixed, a, b)
-		x.sink += x.byHash.touch(a) + x.byHandle.touch(b)
+		f := found{hash: mix(uint64(hashes[k])), handle: mix(uint64(h))}
+		x.found = append(x.found, f)
+		x.sink += x.byHash.touch(f.hash) + x.byHandle.touch(f.handle)
 	}
 	for k, h := range handles {
-		x.sink += x.byHash.find(&x.arena, x.mixed[2*k], uint64(hashes[k]))
-		x.sink += x.byHandle.find(&x.arena, x.mixed[2*k+1], uint64(h))
+		f := &x.found[k]
+		f.id = x.byHash.find(&x.arena, f.hash, uint64(hashes[k]))
+		f.owner = x.byHandle.find(&x.arena, f.handle, uint64(h))
 	}
 }
 
-// storeBlock stores a handle that is one block; mixed are the hash and the handle, mixed. It returns
-// the entry, or 0 if the block is refused.
-func (x *Index) storeBlock(m *mirror, h Handle, hash block.Hash, mixed [2]uint64, parent uint32, t Tier, r *Result) (id uint32, conflict bool) {
-	owner := x.byHandle.find(&x.arena, mixed[1], uint64(h)) // of h as a primary handle
+// filter remembers keys by one bit of 1024 each: what it has not seen, it was not given.
+type filter [16]uint64
+
+func (f *filter) add(m uint64) { f[m>>6&15] |= 1 << (m & 63) }
+
+func (f *filter) may(m uint64) bool { return f[m>>6&15]>>(m&63)&1 != 0 }
+
+// recall finds a block again after fetch. What fetch found is checked; what it did not find can only
+// have come since if the event itself brought it, which the filter knows.
+func (x *Index) recall(h block.Hash, f *found) uint32 {
+	if f.id != 0 && h != 0 && x.arena.at(f.id).hash() == h || f.id == 0 && !x.fresh.may(f.hash) {
+		return f.id
+	}
+	return x.byHash.find(&x.arena, f.hash, uint64(h))
+}
+
+// recallOwner is recall for the entry with a primary handle.
+func (x *Index) recallOwner(h Handle, f *found) uint32 {
+	if f.owner == 0 {
+		if !x.fresh.may(f.handle) {
+			return 0
+		}
+	} else if e := x.arena.at(f.owner); e.handle() == h && x.sets.hasPrimary(e[fSet]) {
+		return f.owner
+	}
+	return x.byHandle.find(&x.arena, f.handle, uint64(h))
+}
+
+// storeBlock stores a handle that is one block. It returns the entry, or 0 if the block is refused.
+func (x *Index) storeBlock(m *mirror, h Handle, hash block.Hash, f *found, parent uint32, t Tier, r *Result) (id uint32, conflict bool) {
+	owner := x.recallOwner(h, f) // of h as a primary handle
 	s := source{}
 	if owner != 0 && x.sets.get(x.arena.at(owner)[fSet], m.t) == primary {
 		s = source{id: owner, tiers: tier(GPU), first: true}
@@ -191,12 +227,12 @@ func (x *Index) storeBlock(m *mirror, h Handle, hash block.Hash, mixed [2]uint64
 		}
 		x.drop(m, h, s, r)
 		r.Rebound++
-		owner = x.byHandle.find(&x.arena, mixed[1], uint64(h))
+		owner = x.recallOwner(h, f)
 	}
 	if x.handles >= x.opt.HandleLimit {
 		return 0, false
 	}
-	id = x.byHash.find(&x.arena, mixed[0], uint64(hash))
+	id = x.recall(hash, f)
 	was := absent
 	if id != 0 {
 		e := x.arena.at(id)
@@ -209,12 +245,12 @@ func (x *Index) storeBlock(m *mirror, h Handle, hash block.Hash, mixed [2]uint64
 		return 0, false
 	}
 	if id == 0 {
-		if id = x.newEntry(hash, mixed[0], parent); id == 0 {
+		if id = x.newEntry(hash, f.hash, parent); id == 0 {
 			return 0, false
 		}
 	}
 	if was == absent && t == GPU {
-		x.hold(m, h, mixed[1], id, owner)
+		x.hold(m, h, f.handle, id, owner)
 		r.Stored++
 	} else {
 		m.sidelong().insert(h, id, tier(t))
@@ -284,33 +320,41 @@ func (x *Index) storeBare(m *mirror, op *Op, at place, r *Result) {
 // removeAll takes handles away from one tier.
 func (x *Index) removeAll(m *mirror, op *Op, r *Result) {
 	// As in fetch: the buckets of the handles, their entries, the buckets of the hashes.
-	x.mixed, x.ids = x.mixed[:0], x.ids[:0]
+	x.found = x.found[:0]
 	for _, h := range op.Handles {
-		mixed := mix(uint64(h))
-		x.mixed = append(x.mixed, mixed)
-		x.sink += x.byHandle.touch(mixed)
+		f := found{handle: mix(uint64(h))}
+		x.found = append(x.found, f)
+		x.sink += x.byHandle.touch(f.handle)
 	}
 	for k, h := range op.Handles {
-		if id := x.byHandle.find(&x.arena, x.mixed[k], uint64(h)); id != 0 {
-			x.ids = append(x.ids, id)
+		f := &x.found[k]
+		f.owner = x.byHandle.find(&x.arena, f.handle, uint64(h))
+	}
+	for k := range x.found {
+		if id := x.found[k].owner; id != 0 {
+			x.sink += x.byHash.touch(mix(x.arena.at(id).key(fHash)))
 		}
 	}
-	for _, id := range x.ids {
-		x.sink += x.byHash.touch(mix(x.arena.at(id).key(fHash)))
-	}
-	for _, h := range op.Handles {
-		x.removeOne(m, h, op.Tier, r)
+	for k, h := range op.Handles {
+		x.removeOne(m, h, x.found[k].owner, op.Tier, r)
 		x.pause()
 	}
 }
 
-func (x *Index) removeOne(m *mirror, h Handle, t Tier, r *Result) {
+// removeOne takes a handle away from a tier; owner had it as primary handle when the event began.
+func (x *Index) removeOne(m *mirror, h Handle, owner uint32, t Tier, r *Result) {
 	void := 0
 	if m.orphans.waiting > 0 {
 		void = m.orphans.remove(h, t)
 		r.Dropped += void
 	}
-	s := x.lookup(m, h)
+	// Removals free entries and give nothing a primary handle, so the owner is this one or none.
+	var s source
+	if owner != 0 && x.arena.at(owner).handle() == h && x.sets.get(x.arena.at(owner)[fSet], m.t) == primary {
+		s = source{id: owner, tiers: tier(GPU), first: true}
+	} else {
+		s = x.unusual(m, h)
+	}
 	now := s.tiers &^ tier(t)
 	switch {
 	case s.tiers == now:
