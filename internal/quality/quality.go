@@ -25,20 +25,27 @@ var Weights = []float64{0, 0.25, 0.5, 1, 2, 4, 20}
 // Traffic is one trace as measured.
 type Traffic struct {
 	Name     string
-	Path     string // under the folder of traces
+	Paths    []string // under the folder of traces; several are one trace
 	Speedup  float64
-	Capacity int // blocks a worker can cache
+	Capacity int   // blocks a worker can cache
+	Workers  []int // fleet sizes
+	HeldOut  bool  // played no part in choosing the policy's constants; under the serial engine only
 }
 
 // Traffics are the traces of the tables, with the settings of the published oracle numbers where
 // there are any.
 var Traffics = []Traffic{
-	{"mooncake conversation", "mooncake/conversation_trace.jsonl.gz", 1, 5859},
-	{"claude-code small", "claude-code/small.jsonl.gz", 1, 50000},
-	{"ragpulse, 200 x", "ragpulse/ragpulse_chained.jsonl.gz", 200, 2048},
-	{"miniswe", "lmcache-agent/miniswe_blocks64.jsonl.gz", 1, 2000},
-	{"azure conversation", "azure/AzureLLMInferenceTrace_conv.csv.gz", 1, 5859},
+	{"mooncake conversation", []string{"mooncake/conversation_trace.jsonl.gz"}, 1, 5859, small, false},
+	{"claude-code small", []string{"claude-code/small.jsonl.gz"}, 1, 50000, small, false},
+	{"ragpulse, 200 x", []string{"ragpulse/ragpulse_chained.jsonl.gz"}, 200, 2048, small, false},
+	{"miniswe", []string{"lmcache-agent/miniswe_blocks64.jsonl.gz"}, 1, 2000, small, false},
+	{"azure conversation", []string{"azure/AzureLLMInferenceTrace_conv.csv.gz"}, 1, 5859, small, false},
+	{"claude-code whole", []string{
+		"claude-code/part-0.jsonl.gz", "claude-code/part-1.jsonl.gz", "claude-code/part-2.jsonl.gz",
+	}, 1, 50000, []int{8, 16}, true},
 }
+
+var small = []int{4, 8}
 
 // Scenario is one fleet under one engine model.
 type Scenario struct {
@@ -47,7 +54,7 @@ type Scenario struct {
 	Adapt  func(*sim.Config)
 }
 
-// Scenarios are measured on every trace with 4 and with 8 workers.
+// Scenarios are measured on every trace and fleet size.
 var Scenarios = []Scenario{
 	{"serial", sim.SerialEngine, func(*sim.Config) {}},
 	{"batch", sim.BatchEngine, func(*sim.Config) {}},
@@ -125,7 +132,7 @@ var GoldenSettings = []Golden{
 func MeasureGolden(ctx context.Context, dir string) ([]Golden, error) {
 	out := make([]Golden, len(GoldenSettings))
 	for i, g := range GoldenSettings {
-		w, err := load(dir, Traffic{Path: "golden/sessions80-" + g.Order + ".jsonl.gz"})
+		w, err := load(dir, Traffic{Paths: []string{"golden/sessions80-" + g.Order + ".jsonl.gz"}})
 		if err != nil {
 			return nil, err
 		}
@@ -152,8 +159,11 @@ func Measure(ctx context.Context, dir string) ([]Row, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, n := range []int{4, 8} {
+		for _, n := range t.Workers {
 			for _, s := range Scenarios {
+				if t.HeldOut && s.Engine != sim.SerialEngine {
+					continue
+				}
 				rows = append(rows, Row{Traffic: t.Name, Workers: n, Scenario: s.Name, Weights: make([]*report.Run, len(Weights))})
 				i := len(rows) - 1
 				job := func(dst func(*Row) **report.Run, set func(*score.Config)) {
@@ -205,11 +215,15 @@ func parallel(jobs []func() error) error {
 }
 
 func load(dir string, t Traffic) (*trace.Workload, error) {
-	path := filepath.Join(dir, filepath.FromSlash(t.Path))
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
+	var sources []trace.Source
+	for _, p := range t.Paths {
+		path := filepath.Join(dir, filepath.FromSlash(p))
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		sources = append(sources, trace.Source{Name: path, R: f})
 	}
-	defer f.Close()
-	return trace.Load([]trace.Source{{Name: path, R: f}}, trace.Options{Speedup: t.Speedup})
+	return trace.Load(sources, trace.Options{Speedup: t.Speedup})
 }

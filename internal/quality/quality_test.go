@@ -20,7 +20,9 @@ func TestDecisionQuality(t *testing.T) {
 		t.Skip("hundreds of simulations")
 	}
 	for _, tr := range Traffics {
-		testtraces.Path(t, tr.Path)
+		for _, p := range tr.Paths {
+			testtraces.Path(t, p)
+		}
 	}
 	golden, err := MeasureGolden(t.Context(), testtraces.Dir())
 	if err != nil {
