@@ -51,6 +51,16 @@ func (t *sideTable) get(h Handle) (id uint32, m tiers) {
 	return v & idMask, tiers(v >> idBits)
 }
 
+// touch brings the home of a handle, mixed, into the cache; see table.touch.
+func (t *sideTable) touch(m uint64) uint32 {
+	s := &t.shards[m%sideShards]
+	if len(s.keys) == 0 {
+		return 0
+	}
+	i := s.home(m)
+	return s.vals[i] + uint32(s.keys[i])
+}
+
 // set changes the tiers of a handle that is there.
 func (t *sideTable) set(h Handle, m tiers) {
 	s, i, v := t.find(h)

@@ -136,7 +136,7 @@ func (x *Index) addTier(m *mirror, h Handle, s source, t Tier, r *Result) {
 // storeWhole stores handles from the i-th on, each of which is one block: hashes[0] after parent, and so on.
 func (x *Index) storeWhole(m *mirror, op *Op, gone []bool, i int, hashes []block.Hash, parent uint32, r *Result) {
 	handles := op.Handles[i:]
-	x.fetch(handles, hashes)
+	x.fetch(m, handles, hashes)
 	for k, h := range handles {
 		var id uint32
 		var conflict bool
@@ -169,12 +169,15 @@ type found struct {
 
 // fetch finds what storing the handles will look at: first the buckets, in a loop that does nothing
 // else so that the cache misses overlap, then the entries.
-func (x *Index) fetch(handles []Handle, hashes []block.Hash) {
+func (x *Index) fetch(m *mirror, handles []Handle, hashes []block.Hash) {
 	x.found, x.fresh = x.found[:0], filter{}
 	for k, h := range handles {
 		f := found{hash: mix(uint64(hashes[k])), handle: mix(uint64(h))}
 		x.found = append(x.found, f)
 		x.sink += x.byHash.touch(f.hash) + x.byHandle.touch(f.handle)
+		if m.side != nil {
+			x.sink += m.side.touch(f.handle)
+		}
 	}
 	for k, h := range handles {
 		f := &x.found[k]
@@ -325,13 +328,18 @@ func (x *Index) removeAll(m *mirror, op *Op, r *Result) {
 		f := found{handle: mix(uint64(h))}
 		x.found = append(x.found, f)
 		x.sink += x.byHandle.touch(f.handle)
+		if m.side != nil {
+			x.sink += m.side.touch(f.handle)
+		}
 	}
 	for k, h := range op.Handles {
 		f := &x.found[k]
-		f.owner = x.byHandle.find(&x.arena, f.handle, uint64(h))
+		if f.owner = x.byHandle.find(&x.arena, f.handle, uint64(h)); f.owner == 0 {
+			f.id, _ = m.side.get(h)
+		}
 	}
 	for k := range x.found {
-		if id := x.found[k].owner; id != 0 {
+		if id := x.found[k].owner | x.found[k].id; id != 0 { // one of them is
 			x.sink += x.byHash.touch(mix(x.arena.at(id).key(fHash)))
 		}
 	}
