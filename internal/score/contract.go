@@ -141,6 +141,7 @@ type Rule string
 const (
 	ByCost     Rule = "cost"     // one candidate had the lowest cost
 	ByLoad     Rule = "load"     // lowest costs were equal, the lesser load won
+	ByHeld     Rule = "held"     // all equal and the request books no blocks: fewer held requests won
 	ByComputed Rule = "computed" // prefix policies: equal, the target that computed fewer blocks won
 	ByOrder    Rule = "order"    // all equal, the first in candidate order won
 	ByOnly     Rule = "only"     // one candidate was eligible

@@ -29,7 +29,8 @@ func amplify(r Retention) float64 {
 //
 //	cost = w×(blocks − hits) + w_mm×(images not held) + (active + recent)
 //
-// Equal costs go to the lesser load (active + recent), then to candidate order. Products are rounded
+// Equal costs go to the lesser load (active + recent), then, for requests that book no blocks, to fewer
+// held requests, then to candidate order. Products are rounded
 // before they are added (no fused multiply-add), so that every machine gets the same cost. w is 0 for
 // multimodal requests, w_mm is 48 w, for prefill and mixed targets only.
 func (s *Scorer) kvAware(req *Request, dec *Decision) {
@@ -47,6 +48,33 @@ func (s *Scorer) kvAware(req *Request, dec *Decision) {
 		t.Cost = float64(w*(float64(t.Blocks)-t.HitWeight)) + float64(wmm*(images-float64(t.ImageHits))) + t.Tie
 	}
 	dec.Picked, dec.TieRule = settle(dec.Terms, ByLoad)
+	if dec.TieRule == ByOrder && (req.Multimodal || len(req.Blocks) == 0) {
+		dec.Picked, dec.TieRule = fewestHeld(dec.Terms, dec.Picked)
+	}
+}
+
+// fewestHeld settles full ties of requests that book no blocks, which the formula's load does not see:
+// without it a fleet whose prompts cannot be hashed would send them all to its first target.
+func fewestHeld(terms []Terms, first int) (picked int, rule Rule) {
+	picked = first
+	tied, alike := 0, 0 // candidates that tie with the first, and those of them that hold as few as picked
+	for i := first; i < len(terms); i++ {
+		t := &terms[i]
+		if !t.Eligible || t.Cost != terms[first].Cost || t.Tie != terms[first].Tie {
+			continue
+		}
+		tied++
+		switch least := terms[picked].Load.HeldRequests; {
+		case t.Load.HeldRequests < least:
+			picked, alike = i, 1
+		case t.Load.HeldRequests == least:
+			alike++
+		}
+	}
+	if alike == 1 && tied > 1 {
+		return picked, ByHeld
+	}
+	return picked, ByOrder
 }
 
 // kvCharge is the winner's recency charge: the blocks it has to compute, 1 where they are unknown.

@@ -83,7 +83,8 @@ func (n *naive) pick(req *score.Request, cands []score.Candidate, view fakeView)
 		misses := float64(len(blocks)) - hits
 		cost := float64(w*misses) + float64(wmm*missing) + ld
 		costs = append(costs, cost)
-		if best < 0 || cost < costs[best] || cost == costs[best] && ld < bestLoad {
+		fewer := len(blocks) == 0 && best >= 0 && len(n.held[c.Key]) < len(n.held[cands[best].Key])
+		if best < 0 || cost < costs[best] || cost == costs[best] && (ld < bestLoad || ld == bestLoad && fewer) {
 			best, bestLoad, bestMisses = i, ld, misses
 		}
 	}

@@ -299,6 +299,59 @@ func TestUnhashableSpreads(t *testing.T) {
 	}
 }
 
+// The formula's load does not see requests without blocks; in flight together they spread all the same.
+func TestRequestsWithoutBlocksSpread(t *testing.T) {
+	for name, req := range map[string]score.Request{
+		"no tokenizer": {InputTokens: 500, Unhashable: "no tokenizer"},
+		"new images":   {InputTokens: 500, Multimodal: true},
+	} {
+		for _, policy := range []string{score.KVAware, score.LeastLoad} {
+			r := newRig(t, 4, config(policy))
+			count := map[string]int{}
+			for i := range 100 {
+				if req.Multimodal {
+					req.Images = []uint64{uint64(i)}
+				}
+				count[r.pick(req)]++
+			}
+			for _, c := range r.cands {
+				if count[c.Key] != 25 {
+					t.Errorf("%s, %s: split %v, want 25 each", policy, name, count)
+					break
+				}
+			}
+		}
+	}
+}
+
+// The rule that settles ties of requests without blocks is the one that did.
+func TestFewestHeldRule(t *testing.T) {
+	for _, tc := range []struct {
+		held [3]int
+		pick string
+		rule score.Rule
+	}{
+		{[3]int{0, 0, 0}, "a", score.ByOrder},
+		{[3]int{1, 1, 1}, "a", score.ByOrder},
+		{[3]int{2, 1, 3}, "b", score.ByHeld},
+		{[3]int{0, 1, 2}, "a", score.ByHeld},
+		{[3]int{2, 1, 1}, "b", score.ByOrder},
+		{[3]int{1, 2, 1}, "a", score.ByOrder},
+		{[3]int{1, 1, 2}, "a", score.ByOrder},
+		{[3]int{1, 2, 0}, "c", score.ByHeld},
+	} {
+		r := newRig(t, 3, config(score.KVAware))
+		for i, n := range tc.held {
+			for range n {
+				r.led.Reserve(r.cands[i].Target, load.Demand{})
+			}
+		}
+		if got := r.pick(score.Request{Unhashable: "no tokenizer"}); got != tc.pick || r.dec.TieRule != tc.rule {
+			t.Errorf("held %v: picked %s by %s, want %s by %s", tc.held, got, r.dec.TieRule, tc.pick, tc.rule)
+		}
+	}
+}
+
 // Nor prompts whose length is not known either, whether they end before the next pick or not.
 func TestUnknownLengthSpreads(t *testing.T) {
 	for _, serial := range []bool{true, false} {

@@ -134,6 +134,7 @@ var verdicts = map[Rule]string{
 	ByCost:     "lowest cost",
 	ByLoad:     "lowest costs are equal: the lesser load",
 	ByComputed: "lowest costs are equal: the target that computed fewer blocks",
+	ByHeld:     "costs and loads are equal, and no blocks to book: the fewest held requests",
 	ByOrder:    "costs and ties are equal: the first in route-key order",
 	ByOnly:     "the only eligible candidate",
 	ByTurn:     "its turn in the rotation",
