@@ -9,6 +9,7 @@ VERSION  ?=
 LDFLAGS  := -s -w -X $(PKG).linkCommit=$(COMMIT) -X $(PKG).linkVersion=$(VERSION)
 BUILD    := go build -ldflags "$(LDFLAGS)"
 FUZZTIME ?= 10s
+RACE     ?= ./...
 BENCH    ?= .
 COUNT    ?= 10
 DEMO     := bin/kvroute sim --trace traces/mooncake/conversation_15min.jsonl.gz --workers 4 --capacity 5859 \
@@ -42,8 +43,8 @@ test: setup ## all tests that need no big traces
 test-all: setup ## all tests, with the big traces (KVROUTE_TRACES, default ../shared/traces)
 	KVROUTE_REQUIRE_TRACES=1 go test -timeout 20m ./...
 
-race: setup ## the tests of `make test` under the race detector (needs a C compiler)
-	CGO_ENABLED=1 go test -short -race -timeout 30m ./...
+race: setup ## the tests of `make test` (of the packages RACE) under the race detector; needs a C compiler
+	CGO_ENABLED=1 go test -short -race -timeout 30m $(RACE)
 
 lint: setup ## go vet, staticcheck, gofumpt, spelling
 	go mod tidy -diff && go vet ./... && $(STATICCHECK) ./...
