@@ -78,106 +78,189 @@ func scenarios() []scenario {
 	e2 := append(slices.Clone(e1), stored(tokens(9, 12), 103).after(102))
 	with := func(ops []Op, more ...Op) []Op { return append(slices.Clone(ops), more...) }
 	return []scenario{
-		{name: "E1 two blocks", ops: e1,
-			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockA, 102: blockB}, hits: 2},
-		{name: "E2 a child", ops: e2,
-			view: abc(), handles: mapping{101: blockA, 102: blockB, 103: blockC}, hits: 3},
-		{name: "E3 a child alone waits for its parent", ops: []Op{stored(tokens(9, 12), 103).after(102)},
-			orphans: 1, total: func(r *Result) { r.Orphaned = 1 }},
-		{name: "E3 and then the parent comes", ops: with([]Op{stored(tokens(9, 12), 103).after(102)}, e1...),
+		{
+			name: "E1 two blocks", ops: e1,
+			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockA, 102: blockB}, hits: 2,
+		},
+		{
+			name: "E2 a child", ops: e2,
 			view: abc(), handles: mapping{101: blockA, 102: blockB, 103: blockC}, hits: 3,
-			total: func(r *Result) { r.Orphaned, r.Adopted = 1, 1 }},
-		{name: "E4 a removed middle block stops the run there", ops: with(e2, removed(102)),
-			view: []block.Hash{blockA, blockC}, handles: mapping{101: blockA, 103: blockC}, hits: 1},
-		{name: "E4 and filled again restores it", ops: with(e2, removed(102), stored(tokens(5, 8), 102).after(101)),
-			view: abc(), handles: mapping{101: blockA, 102: blockB, 103: blockC}, hits: 3},
-		{name: "E5 a child of a removed block waits", ops: with(e1, removed(102), stored(tokens(9, 12), 103).after(102)),
+		},
+		{
+			name: "E3 a child alone waits for its parent", ops: []Op{stored(tokens(9, 12), 103).after(102)},
+			orphans: 1, total: func(r *Result) { r.Orphaned = 1 },
+		},
+		{
+			name: "E3 and then the parent comes", ops: with([]Op{stored(tokens(9, 12), 103).after(102)}, e1...),
+			view: abc(), handles: mapping{101: blockA, 102: blockB, 103: blockC}, hits: 3,
+			total: func(r *Result) { r.Orphaned, r.Adopted = 1, 1 },
+		},
+		{
+			name: "E4 a removed middle block stops the run there", ops: with(e2, removed(102)),
+			view: []block.Hash{blockA, blockC}, handles: mapping{101: blockA, 103: blockC}, hits: 1,
+		},
+		{
+			name: "E4 and filled again restores it", ops: with(e2, removed(102), stored(tokens(5, 8), 102).after(101)),
+			view: abc(), handles: mapping{101: blockA, 102: blockB, 103: blockC}, hits: 3,
+		},
+		{
+			name: "E5 a child of a removed block waits", ops: with(e1, removed(102), stored(tokens(9, 12), 103).after(102)),
 			view: []block.Hash{blockA}, handles: mapping{101: blockA}, hits: 1, orphans: 1,
-			total: func(r *Result) { r.Orphaned = 1 }},
-		{name: "E6 handles and tokens do not fit: content without handles", ops: []Op{stored(tokens(1, 8), 900)},
-			view: []block.Hash{blockA, blockB}, hits: 2, total: func(r *Result) { r.ViewOnly = 2 }},
-		{name: "E7 a child of such content waits",
+			total: func(r *Result) { r.Orphaned = 1 },
+		},
+		{
+			name: "E6 handles and tokens do not fit: content without handles", ops: []Op{stored(tokens(1, 8), 900)},
+			view: []block.Hash{blockA, blockB}, hits: 2, total: func(r *Result) { r.ViewOnly = 2 },
+		},
+		{
+			name: "E7 a child of such content waits",
 			ops:  []Op{stored(tokens(1, 4), 101), stored(tokens(5, 12), 900).after(101), stored(tokens(13, 16), 901).after(900)},
 			view: abc(), handles: mapping{101: blockA}, hits: 3, orphans: 1,
-			total: func(r *Result) { r.ViewOnly, r.Orphaned = 2, 1 }},
-		{name: "E8 the decoder filters groups: what is left", ops: []Op{stored(tokens(1, 4), 201)},
-			view: []block.Hash{blockA}, handles: mapping{201: blockA}, hits: 1},
-		{name: "E9 cleared", ops: with(e1, cleared, stored(tokens(1, 4), 301)),
-			view: []block.Hash{blockA}, handles: mapping{301: blockA}, hits: 1},
-		{name: "E10 the decoder reduces pairs: what is left", ops: e1,
-			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockA, 102: blockB}, hits: 2},
-		{name: "E11 an alias still holds the block", ops: []Op{stored(tokens(1, 4), 101), stored(tokens(1, 4), 555), removed(101)},
-			view: []block.Hash{blockA}, handles: mapping{555: blockA}, hits: 1},
-		{name: "E12 a page of two blocks", ops: []Op{stored(tokens(1, 8), 101).pages(8)},
-			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockB}, hits: 2},
-		{name: "E12 and its child", ops: []Op{stored(tokens(1, 8), 101).pages(8), stored(tokens(9, 12), 103).after(101)},
-			view: abc(), handles: mapping{101: blockB, 103: blockC}, hits: 3},
+			total: func(r *Result) { r.ViewOnly, r.Orphaned = 2, 1 },
+		},
+		{
+			name: "E8 the decoder filters groups: what is left", ops: []Op{stored(tokens(1, 4), 201)},
+			view: []block.Hash{blockA}, handles: mapping{201: blockA}, hits: 1,
+		},
+		{
+			name: "E9 cleared", ops: with(e1, cleared, stored(tokens(1, 4), 301)),
+			view: []block.Hash{blockA}, handles: mapping{301: blockA}, hits: 1,
+		},
+		{
+			name: "E10 the decoder reduces pairs: what is left", ops: e1,
+			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockA, 102: blockB}, hits: 2,
+		},
+		{
+			name: "E11 an alias still holds the block", ops: []Op{stored(tokens(1, 4), 101), stored(tokens(1, 4), 555), removed(101)},
+			view: []block.Hash{blockA}, handles: mapping{555: blockA}, hits: 1,
+		},
+		{
+			name: "E12 a page of two blocks", ops: []Op{stored(tokens(1, 8), 101).pages(8)},
+			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockB}, hits: 2,
+		},
+		{
+			name: "E12 and its child", ops: []Op{stored(tokens(1, 8), 101).pages(8), stored(tokens(9, 12), 103).after(101)},
+			view: abc(), handles: mapping{101: blockB, 103: blockC}, hits: 3,
+		},
 		{name: "E12 and removed", ops: []Op{stored(tokens(1, 8), 101).pages(8), removed(101)}},
-		{name: "E13 pages of half a block", ops: []Op{stored(tokens(1, 8), 101, 102, 103, 104).pages(2)},
-			view: []block.Hash{blockA, blockB}, handles: mapping{101: 0, 102: blockA, 103: blockA, 104: blockB}, hits: 2},
-		{name: "E13 any page taken away takes its block", ops: []Op{stored(tokens(1, 8), 101, 102, 103, 104).pages(2), removed(101)},
-			view: []block.Hash{blockB}, handles: mapping{102: blockA, 103: blockA, 104: blockB}},
-		{name: "E13 and stored again gives it back",
+		{
+			name: "E13 pages of half a block", ops: []Op{stored(tokens(1, 8), 101, 102, 103, 104).pages(2)},
+			view: []block.Hash{blockA, blockB}, handles: mapping{101: 0, 102: blockA, 103: blockA, 104: blockB}, hits: 2,
+		},
+		{
+			name: "E13 any page taken away takes its block", ops: []Op{stored(tokens(1, 8), 101, 102, 103, 104).pages(2), removed(101)},
+			view: []block.Hash{blockB}, handles: mapping{102: blockA, 103: blockA, 104: blockB},
+		},
+		{
+			name: "E13 and stored again gives it back",
 			ops:  []Op{stored(tokens(1, 8), 101, 102, 103, 104).pages(2), removed(101), stored(tokens(1, 2), 101).pages(2)},
-			view: []block.Hash{blockA, blockB}, handles: mapping{101: 0, 102: blockA, 103: blockA, 104: blockB}, hits: 2},
-		{name: "E14 a partial tail is dropped", ops: []Op{stored(tokens(1, 6), 101)},
-			view: []block.Hash{blockA}, handles: mapping{101: blockA}, hits: 1},
-		{name: "E15 negative handles", ops: []Op{stored(tokens(1, 4), neg5), stored(tokens(5, 8), neg6).after(neg5)},
-			view: []block.Hash{blockA, blockB}, handles: mapping{neg5: blockA, neg6: blockB}, hits: 2},
-		{name: "E16 handles that were bytes", ops: []Op{stored(tokens(1, 4), bytesX), stored(tokens(5, 8), bytesY).after(bytesX)},
-			view: []block.Hash{blockA, blockB}, handles: mapping{bytesX: blockA, bytesY: blockB}, hits: 2},
+			view: []block.Hash{blockA, blockB}, handles: mapping{101: 0, 102: blockA, 103: blockA, 104: blockB}, hits: 2,
+		},
+		{
+			name: "E14 a partial tail is dropped", ops: []Op{stored(tokens(1, 6), 101)},
+			view: []block.Hash{blockA}, handles: mapping{101: blockA}, hits: 1,
+		},
+		{
+			name: "E15 negative handles", ops: []Op{stored(tokens(1, 4), neg5), stored(tokens(5, 8), neg6).after(neg5)},
+			view: []block.Hash{blockA, blockB}, handles: mapping{neg5: blockA, neg6: blockB}, hits: 2,
+		},
+		{
+			name: "E16 handles that were bytes", ops: []Op{stored(tokens(1, 4), bytesX), stored(tokens(5, 8), bytesY).after(bytesX)},
+			view: []block.Hash{blockA, blockB}, handles: mapping{bytesX: blockA, bytesY: blockB}, hits: 2,
+		},
 
-		{name: "handle zero is a handle", ops: []Op{stored(tokens(1, 4), 0), stored(tokens(5, 8), 1).after(0), removed(1)},
-			view: []block.Hash{blockA}, handles: mapping{0: blockA}, hits: 1},
-		{name: "announced again", ops: with(e2, e2...),
-			view: abc(), handles: mapping{101: blockA, 102: blockB, 103: blockC}, hits: 3, total: func(r *Result) { r.Known = 3 }},
-		{name: "announced again without its parent", ops: with(e2, removed(101), stored(tokens(5, 12), 102, 103).after(101)),
-			view: []block.Hash{blockB, blockC}, handles: mapping{102: blockB, 103: blockC}, total: func(r *Result) { r.Known = 2 }},
-		{name: "announced with other content: the newer holds", ops: with(e1, stored(tokens(9, 12), 101).after(102)),
-			view: []block.Hash{blockB, blockC}, handles: mapping{102: blockB, 101: blockC}, total: func(r *Result) { r.Rebound = 1 }},
-		{name: "unknown handles to remove", ops: with(e1, removed(7, 102, 8)),
-			view: []block.Hash{blockA}, handles: mapping{101: blockA}, hits: 1, total: func(r *Result) { r.Unknown = 2 }},
-		{name: "a removal in another tier", ops: with(e1, removed(102).in(CPU)),
-			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockA, 102: blockB}, hits: 2, total: func(r *Result) { r.Unknown = 1 }},
-		{name: "orphans wait for orphans", ops: []Op{stored(tokens(9, 12), 103).after(102), stored(tokens(5, 8), 102).after(101), stored(tokens(1, 4), 101)},
+		{
+			name: "handle zero is a handle", ops: []Op{stored(tokens(1, 4), 0), stored(tokens(5, 8), 1).after(0), removed(1)},
+			view: []block.Hash{blockA}, handles: mapping{0: blockA}, hits: 1,
+		},
+		{
+			name: "announced again", ops: with(e2, e2...),
+			view: abc(), handles: mapping{101: blockA, 102: blockB, 103: blockC}, hits: 3, total: func(r *Result) { r.Known = 3 },
+		},
+		{
+			name: "announced again without its parent", ops: with(e2, removed(101), stored(tokens(5, 12), 102, 103).after(101)),
+			view: []block.Hash{blockB, blockC}, handles: mapping{102: blockB, 103: blockC}, total: func(r *Result) { r.Known = 2 },
+		},
+		{
+			name: "announced with other content: the newer holds", ops: with(e1, stored(tokens(9, 12), 101).after(102)),
+			view: []block.Hash{blockB, blockC}, handles: mapping{102: blockB, 101: blockC}, total: func(r *Result) { r.Rebound = 1 },
+		},
+		{
+			name: "unknown handles to remove", ops: with(e1, removed(7, 102, 8)),
+			view: []block.Hash{blockA}, handles: mapping{101: blockA}, hits: 1, total: func(r *Result) { r.Unknown = 2 },
+		},
+		{
+			name: "a removal in another tier", ops: with(e1, removed(102).in(CPU)),
+			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockA, 102: blockB}, hits: 2, total: func(r *Result) { r.Unknown = 1 },
+		},
+		{
+			name: "orphans wait for orphans", ops: []Op{stored(tokens(9, 12), 103).after(102), stored(tokens(5, 8), 102).after(101), stored(tokens(1, 4), 101)},
 			view: abc(), handles: mapping{101: blockA, 102: blockB, 103: blockC}, hits: 3,
-			total: func(r *Result) { r.Orphaned, r.Adopted = 2, 2 }},
-		{name: "an orphan removed before its parent came", ops: with([]Op{stored(tokens(9, 12), 103).after(102), removed(103)}, e1...),
+			total: func(r *Result) { r.Orphaned, r.Adopted = 2, 2 },
+		},
+		{
+			name: "an orphan removed before its parent came", ops: with([]Op{stored(tokens(9, 12), 103).after(102), removed(103)}, e1...),
 			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockA, 102: blockB}, hits: 2,
-			total: func(r *Result) { r.Orphaned, r.Dropped = 1, 1 }},
-		{name: "an orphan removed in part", ops: []Op{stored(tokens(5, 12), 102, 103).after(101), removed(102), stored(tokens(1, 4), 101)},
+			total: func(r *Result) { r.Orphaned, r.Dropped = 1, 1 },
+		},
+		{
+			name: "an orphan removed in part", ops: []Op{stored(tokens(5, 12), 102, 103).after(101), removed(102), stored(tokens(1, 4), 101)},
 			view: []block.Hash{blockA, blockC}, handles: mapping{101: blockA, 103: blockC}, hits: 1,
-			total: func(r *Result) { r.Orphaned, r.Adopted, r.Dropped = 2, 1, 1 }},
-		{name: "orphans do not outlive a new epoch", ops: with([]Op{stored(tokens(9, 12), 103).after(102), epoch}, e1...),
+			total: func(r *Result) { r.Orphaned, r.Adopted, r.Dropped = 2, 1, 1 },
+		},
+		{
+			name: "orphans do not outlive a new epoch", ops: with([]Op{stored(tokens(9, 12), 103).after(102), epoch}, e1...),
 			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockA, 102: blockB}, hits: 2,
-			total: func(r *Result) { r.Orphaned, r.Dropped = 1, 1 }},
-		{name: "handles do not outlive a new epoch", ops: with(e1, epoch, stored(tokens(9, 12), 103).after(102)),
-			orphans: 1, total: func(r *Result) { r.Orphaned = 1 }},
-		{name: "the oldest orphan goes first", opt: Options{OrphanLimit: 1},
+			total: func(r *Result) { r.Orphaned, r.Dropped = 1, 1 },
+		},
+		{
+			name: "handles do not outlive a new epoch", ops: with(e1, epoch, stored(tokens(9, 12), 103).after(102)),
+			orphans: 1, total: func(r *Result) { r.Orphaned = 1 },
+		},
+		{
+			name: "the oldest orphan goes first", opt: Options{OrphanLimit: 1},
 			ops:  with([]Op{stored(tokens(9, 12), 103).after(102), stored(tokens(9, 12), 104).after(101)}, e1...),
 			view: append(abc()[:2:2], block.Next(blockA, tokens(9, 12))), handles: mapping{101: blockA, 102: blockB, 104: block.Next(blockA, tokens(9, 12))}, hits: 2,
-			total: func(r *Result) { r.Orphaned, r.Dropped, r.Adopted = 2, 1, 1 }},
-		{name: "refused at the limit with the rest of the event", opt: Options{Limit: 2},
+			total: func(r *Result) { r.Orphaned, r.Dropped, r.Adopted = 2, 1, 1 },
+		},
+		{
+			name: "refused at the limit with the rest of the event", opt: Options{Limit: 2},
 			ops: []Op{stored(tokens(1, 12), 101, 102, 103), removed(102), stored(tokens(5, 8), 102).after(101)}, hits: 2,
-			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockA, 102: blockB}, total: func(r *Result) { r.Refused = 1 }},
-		{name: "refused at the limit of handles", opt: Options{HandleLimit: 1},
+			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockA, 102: blockB}, total: func(r *Result) { r.Refused = 1 },
+		},
+		{
+			name: "refused at the limit of handles", opt: Options{HandleLimit: 1},
 			ops:  []Op{stored(tokens(1, 4), 101), stored(tokens(1, 4), 555)},
-			view: []block.Hash{blockA}, handles: mapping{101: blockA}, hits: 1, total: func(r *Result) { r.Refused = 1 }},
+			view: []block.Hash{blockA}, handles: mapping{101: blockA}, hits: 1, total: func(r *Result) { r.Refused = 1 },
+		},
 
-		{name: "tiers of one block come and go", ops: []Op{
-			stored(tokens(1, 4), 101), stored(tokens(1, 4), 101).in(CPU), removed(101), stored(tokens(1, 4), 101), removed(101).in(CPU)},
-			view: []block.Hash{blockA}, handles: mapping{101: blockA}, hits: 1},
-		{name: "a removal from GPU leaves the copy in CPU", ops: with(e1, Op{Kind: Store, Tier: CPU, Handles: []Handle{101, 102, 9}}, removed(102)),
+		{
+			name: "tiers of one block come and go", ops: []Op{
+				stored(tokens(1, 4), 101), stored(tokens(1, 4), 101).in(CPU), removed(101), stored(tokens(1, 4), 101), removed(101).in(CPU),
+			},
+			view: []block.Hash{blockA}, handles: mapping{101: blockA}, hits: 1,
+		},
+		{
+			name: "a removal from GPU leaves the copy in CPU", ops: with(e1, Op{Kind: Store, Tier: CPU, Handles: []Handle{101, 102, 9}}, removed(102)),
 			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockA, 102: blockB}, hits: 2, lower: [NumTiers]uint32{CPU: 1},
-			total: func(r *Result) { r.Unknown = 1 }},
-		{name: "each tier is counted where the block is nearest", ops: []Op{
-			stored(tokens(1, 12), 101, 102, 103).in(Disk), stored(tokens(1, 8), 101, 102).in(CPU), stored(tokens(1, 4), 101)},
-			view: abc(), handles: mapping{101: blockA, 102: blockB, 103: blockC}, hits: 3, lower: [NumTiers]uint32{CPU: 1, Disk: 1}},
-		{name: "an alias in another tier", ops: []Op{stored(tokens(1, 4), 101), stored(tokens(1, 4), 555).in(CPU), removed(101)},
-			view: []block.Hash{blockA}, handles: mapping{555: blockA}, hits: 1, lower: [NumTiers]uint32{CPU: 1}},
-		{name: "a block made of pages is where its farthest page is", ops: []Op{
-			stored(tokens(1, 4), 101, 102).pages(2), stored(tokens(1, 2), 101).pages(2).in(CPU), removed(101)},
-			view: []block.Hash{blockA}, handles: mapping{101: 0, 102: blockA}, hits: 1, lower: [NumTiers]uint32{CPU: 1}},
+			total: func(r *Result) { r.Unknown = 1 },
+		},
+		{
+			name: "each tier is counted where the block is nearest", ops: []Op{
+				stored(tokens(1, 12), 101, 102, 103).in(Disk), stored(tokens(1, 8), 101, 102).in(CPU), stored(tokens(1, 4), 101),
+			},
+			view: abc(), handles: mapping{101: blockA, 102: blockB, 103: blockC}, hits: 3, lower: [NumTiers]uint32{CPU: 1, Disk: 1},
+		},
+		{
+			name: "an alias in another tier", ops: []Op{stored(tokens(1, 4), 101), stored(tokens(1, 4), 555).in(CPU), removed(101)},
+			view: []block.Hash{blockA}, handles: mapping{555: blockA}, hits: 1, lower: [NumTiers]uint32{CPU: 1},
+		},
+		{
+			name: "a block made of pages is where its farthest page is", ops: []Op{
+				stored(tokens(1, 4), 101, 102).pages(2), stored(tokens(1, 2), 101).pages(2).in(CPU), removed(101),
+			},
+			view: []block.Hash{blockA}, handles: mapping{101: 0, 102: blockA}, hits: 1, lower: [NumTiers]uint32{CPU: 1},
+		},
 	}
 }
 
