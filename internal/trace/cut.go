@@ -29,11 +29,14 @@ func Cut(w *Workload, opt CutOptions) (*Workload, error) {
 	if opt.FromTime < 0 || opt.ToTime < 0 || opt.ToTime != 0 && opt.ToTime <= opt.FromTime {
 		return nil, &Error{File: w.Name, Why: fmt.Sprintf("times %v to %v are no range", opt.FromTime, opt.ToTime)}
 	}
+	bySession := len(opt.Sessions) > 0 || opt.FirstSessions > 0
+	if len(w.Sessions) == 0 && (bySession || opt.MinLen > 0 || opt.MaxLen > 0) {
+		return nil, &Error{File: w.Name, Why: "there are no sessions to go by", Hint: "cut this trace by requests or by time"}
+	}
 	keep, err := w.sessionsKept(opt)
 	if err != nil {
 		return nil, err
 	}
-	bySession := len(opt.Sessions) > 0 || opt.FirstSessions > 0
 	out := w.subset(func(i int) bool {
 		q := &w.Requests[i]
 		at := time.Duration(q.Arrival) * time.Microsecond
@@ -144,7 +147,11 @@ func Merge(ws []*Workload, opt MergeOptions) (*Workload, error) {
 		}
 		for i := range w.Requests {
 			tokens = w.record(i, &rec, tokens)
-			rec.Arrival += shift
+			if rec.Arrival += shift; rec.Arrival > maxArrival {
+				return nil, &Error{
+					File: w.Name, Why: fmt.Sprintf("a shift of %v makes arrivals later than %v µs", opt.Shift[k], int64(maxArrival)),
+				}
+			}
 			if root != block.Root {
 				for j, h := range rec.Blocks {
 					rec.Blocks[j] = chain(root, uint64(h))

@@ -105,9 +105,16 @@ func (l *lines) next() (line []byte, whole bool, err error) {
 			line = l.buf[l.i : l.i+seen+k]
 			l.i += seen + k + 1
 			l.line++
+			if len(line) > l.max {
+				return nil, false, errLongLine
+			}
 			return trimCR(line), true, nil
 		}
 		seen = l.n - l.i
+		if seen > l.max {
+			l.line++
+			return nil, false, errLongLine
+		}
 		if l.err != nil {
 			if seen == 0 || l.err != io.EOF {
 				return nil, false, l.err
@@ -117,15 +124,11 @@ func (l *lines) next() (line []byte, whole bool, err error) {
 			l.line++
 			return trimCR(line), false, nil
 		}
-		if seen > l.max {
-			l.line++
-			return nil, false, errLongLine
-		}
 		l.fill()
 	}
 }
 
-// fill makes room and reads once.
+// fill makes room and reads once. The buffer grows to the longest line allowed and one chunk, no further.
 func (l *lines) fill() {
 	if l.i > 0 && len(l.buf)-l.n < readChunk {
 		copy(l.buf, l.buf[l.i:l.n])
@@ -133,7 +136,7 @@ func (l *lines) fill() {
 		l.i = 0
 	}
 	if len(l.buf)-l.n < readChunk/2 {
-		grown := make([]byte, 2*len(l.buf))
+		grown := make([]byte, min(2*len(l.buf), l.max+readChunk))
 		copy(grown, l.buf[:l.n])
 		l.buf = grown
 	}

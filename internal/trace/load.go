@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Load reads sources, which together are one trace in the order given, and sorts the requests by
@@ -27,10 +28,19 @@ func Load(sources []Source, opt Options) (*Workload, error) {
 	}
 	w := l.w
 	if len(w.Requests) == 0 {
-		return nil, &Error{File: opt.Name, Why: "there are no requests in it"}
+		names := make([]string, len(sources))
+		for i, s := range sources {
+			names[i] = s.Name
+		}
+		return nil, &Error{File: strings.Join(names, ", "), Why: "there are no requests in it"}
 	}
 	w.Forest = l.b.finish()
-	w.order(opt.Speedup)
+	if !w.order(opt.Speedup) {
+		return nil, &Error{
+			File: opt.Name, Why: fmt.Sprintf("a speed-up of %v makes arrivals later than %v µs", opt.Speedup, int64(maxArrival)),
+			Hint: "times are divided by it: above 1 is faster, below 1 slower",
+		}
+	}
 	if opt.Limit > 0 && opt.Limit < len(w.Requests) {
 		w = w.subset(func(i int) bool { return i < opt.Limit })
 	}
@@ -121,7 +131,8 @@ func (l *loader) add(rec *Record) error {
 }
 
 // order sorts by arrival, moves the first to 0, divides times and numbers sessions by their first request.
-func (w *Workload) order(speedup float64) {
+// It returns false where a time divided would be above maxArrival.
+func (w *Workload) order(speedup float64) bool {
 	q := w.Requests
 	byArrival := func(a, b Request) int {
 		switch {
@@ -143,8 +154,11 @@ func (w *Workload) order(speedup float64) {
 	for i := range q {
 		q[i].Arrival -= first
 	}
-	divideTimes(q, speedup)
+	if !divideTimes(q, speedup) {
+		return false
+	}
 	w.numberSessions()
+	return true
 }
 
 func (w *Workload) sortWithIDs(cmp func(a, b Request) int) {
@@ -161,10 +175,10 @@ func (w *Workload) sortWithIDs(cmp func(a, b Request) int) {
 }
 
 // divideTimes divides arrivals by an integer division: of milliseconds where all arrivals are whole
-// milliseconds, of microseconds otherwise.
-func divideTimes(q []Request, speedup float64) {
+// milliseconds, of microseconds otherwise. It returns false where one would be above maxArrival.
+func divideTimes(q []Request, speedup float64) bool {
 	if speedup == 0 || speedup == 1 {
-		return
+		return true
 	}
 	unit := int64(1000)
 	for i := range q {
@@ -182,10 +196,15 @@ func divideTimes(q []Request, speedup float64) {
 		if whole > 0 {
 			t /= whole
 		} else {
-			t = int64(min(float64(t)/speedup, maxArrival/float64(unit)))
+			x := float64(t) / speedup
+			if x > maxArrival/float64(unit) {
+				return false
+			}
+			t = int64(x)
 		}
 		q[i].Arrival = t * unit
 	}
+	return true
 }
 
 // numberSessions renumbers the sessions by their first request and drops those without any.

@@ -27,6 +27,7 @@ func Formats() []string {
 // Bounds of what a request may claim; more is an error in the file.
 const (
 	maxTokens  = 1 << 30
+	maxSpeedup = 1e12
 	maxArrival = 9e15 // µs: 285 years, which holds milliseconds since 1970 too
 )
 
@@ -99,8 +100,8 @@ func (o *Options) validate() error {
 	switch {
 	case o.BlockSize < 0 || o.BlockSize > maxTokens:
 		return bad(fmt.Sprintf("block size %d is out of range", o.BlockSize))
-	case !(o.Speedup >= 0) || o.Speedup > 1e12:
-		return bad(fmt.Sprintf("speed-up %v is not a number above 0", o.Speedup))
+	case !(o.Speedup >= 0) || o.Speedup > maxSpeedup:
+		return bad(fmt.Sprintf("speed-up %v is not a number above 0 and up to %v", o.Speedup, maxSpeedup))
 	case o.Limit < 0:
 		return bad(fmt.Sprintf("limit %d is negative", o.Limit))
 	}

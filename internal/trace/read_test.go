@@ -285,6 +285,17 @@ func TestLongLine(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "longer than 1048576 bytes") {
 		t.Fatalf("got %v, want an error on the length", err)
 	}
+	// The limit holds wherever the line happens to end in the reader's buffer, and with or without a newline.
+	for _, over := range []int{-1, 0, 1, 2, 1 << 10, 64 << 10, 1 << 20} {
+		for _, end := range []string{"\n", "", "\n" + moonLine} {
+			line := moonLine[:len(moonLine)-1]
+			line += strings.Repeat(" ", 1<<20+over-len(line))
+			_, err := readAll([]byte(line+end), "", trace.Options{MaxLine: 1 << 20})
+			if got, want := err != nil, over > 0; got != want {
+				t.Errorf("%d bytes over the limit, end %.8q: got %v", over, end, err)
+			}
+		}
+	}
 	// Longer than any buffer of the reader, but allowed.
 	recs, err := readAll([]byte(moonLine+strings.Replace(moonLine, "{", "{"+strings.Repeat(" ", 3<<20), 1)+moonLine), "", trace.Options{})
 	if err != nil || len(recs) != 3 {

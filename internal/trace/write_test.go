@@ -227,10 +227,34 @@ func TestSpeedupAndLimit(t *testing.T) {
 			t.Errorf("after the limit %d blocks, sessions %q", w.Forest.Len(), w.Sessions)
 		}
 	}
-	for _, bad := range []trace.Options{{Speedup: -1}, {Speedup: nan()}, {Limit: -1}, {BlockSize: -1}, {Speedup: 1e300}} {
+	for _, bad := range []trace.Options{{Speedup: -1}, {Speedup: nan()}, {Limit: -1}, {BlockSize: -1}, {Speedup: 1e300}, {Speedup: 1e-300}, {Speedup: 1e-9}} {
 		if _, err := trace.Load([]trace.Source{{Name: "f", R: strings.NewReader(data)}}, bad); err == nil {
 			t.Errorf("%+v must be refused", bad)
 		}
+	}
+}
+
+func TestNoRequestsNamesTheFiles(t *testing.T) {
+	const heading = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+	_, err := trace.Load([]trace.Source{
+		{Name: "dir/a.csv", R: strings.NewReader(heading)}, {Name: "b.csv", R: strings.NewReader(heading)},
+	}, trace.Options{Name: "a+1"})
+	if want := "dir/a.csv, b.csv: there are no requests in it"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %q", err, want)
+	}
+}
+
+func TestCutAndMergeRefuse(t *testing.T) {
+	w := loadBytes(t, trace.Options{}, moonLine)
+	for _, opt := range []trace.CutOptions{{FirstSessions: 1}, {MinLen: 1}, {MaxLen: 1}, {Sessions: []string{"a"}}} {
+		if _, err := trace.Cut(w, opt); err == nil || !strings.Contains(err.Error(), "no sessions to go by") {
+			t.Errorf("cutting %+v out of a trace without sessions: got %v", opt, err)
+		}
+	}
+	// A shift must not make a trace that readers would refuse.
+	_, err := trace.Merge([]*trace.Workload{w, w}, trace.MergeOptions{Shift: []time.Duration{0, 2_550_000 * time.Hour}})
+	if err == nil || !strings.Contains(err.Error(), "makes arrivals later") {
+		t.Errorf("a shift of 291 years: got %v", err)
 	}
 }
 
