@@ -126,9 +126,12 @@ KVROUTE_TRACES; the simulations are deterministic and a test holds this page to 
 
 Capacities are those of the published oracle numbers (blocks a worker: mooncake 5,859 of 512 tokens, claude-code 50,000 of
 64, ragpulse 2,048 pieces with arrival times divided by 200, miniswe 2,000 of 64; azure has no prefixes, so only load
-counts, of which the formula has none). The whole of claude-code, 461 sessions of which the small cut is 40, played no part in
-choosing least-work's constants. They were chosen by some 500 trials on the other traces, and margins are thin in places: on
-claude-code small a change of a constant by a few percent moves the mean by about 3 %. The batch engine runs the default profile, whose prefill side is assumed, not measured: see docs/sim.md.
+counts, which for the formula is the number of requests held).
+
+The whole of claude-code, 461 sessions of which the small cut is 40, played no part in choosing least-work's constants. They
+were chosen by some 500 trials on the other traces, and margins are thin in places: on claude-code small a change of a
+constant by a few percent moves the mean by about 3 %. The batch engine runs the default profile, whose prefill side is
+assumed, not measured: see docs/sim.md.
 `
 
 const boundsText = "on the made sessions at least 78.0 % of blocks hit and busiest/mean at most 1.10; under serial the stated TTFT bounds " +
