@@ -127,6 +127,24 @@ func TestNext(t *testing.T) {
 	}
 }
 
+// TestAppendChainIsNext holds the fast path of the usual size against single steps.
+func TestAppendChainIsNext(t *testing.T) {
+	t.Parallel()
+	tokens := count(1<<31-500, 1000)
+	for _, size := range []int{15, 16, 17} {
+		var want []block.Hash
+		parent := block.Hash(77)
+		for at := 0; at+size <= len(tokens); at += size {
+			parent = block.Next(parent, tokens[at:at+size])
+			want = append(want, parent)
+		}
+		got := block.AppendChain([]block.Hash{5}, 77, tokens, size)
+		if diff := cmp.Diff(append([]block.Hash{5}, want...), got); diff != "" {
+			t.Errorf("size %d, -want +got:\n%s", size, diff)
+		}
+	}
+}
+
 func TestNamespace(t *testing.T) {
 	t.Parallel()
 	if got := block.Namespace("", ""); got != block.Root {
