@@ -46,6 +46,8 @@ type driver struct {
 	check func(cfg score.Config, p *sweep.Point) error
 	run   func(ctx context.Context, w *trace.Workload, cfg score.Config, p *sweep.Point, decisions io.Writer, progress func(done, total int)) (*report.Run, error)
 	flags map[string]any // effective flags that are not the scorer's
+	// inputs are files it reads beside the traces.
+	inputs []named
 }
 
 // sweepable returns the flags of the given names with their parsers.
@@ -79,7 +81,7 @@ func bindResults(cmd *cobra.Command, x *experiment, sweepUsage string) {
 	bind(cmd, fs, spec{
 		name: "metric", arg: "NAME", group: groupSweep, values: report.MetricNames(),
 		usage: "what the recommendation goes by (default ttft_mean, or busiest_miss_blocks without a clock)",
-	}, &x.metric, oneOf(report.MetricNames()...))
+	}, &x.metric, parseText)
 	bindOutput(cmd, &x.format, report.Formats()...)
 	bindList(cmd, fs, spec{name: "plot", arg: "FILE", group: groupOutput, usage: "also draw the result: .svg, .png, or .html (one page, self-contained); repeatable"}, "", &x.plots, parseText)
 	bind(cmd, fs, spec{name: "decisions", arg: "FILE", group: groupOutput, usage: "also write every decision with all its terms, one JSON line each"}, &x.decisions, parseText)
@@ -102,7 +104,7 @@ func (a *app) prepare(x *experiment, d *driver) error {
 	if x.metric != "" {
 		m, err := report.MetricNamed(x.metric)
 		if err != nil {
-			return hinted("bad metric", "--metric", err)
+			return hinted(fmt.Sprintf("bad value %q", x.metric), "--metric", err)
 		}
 		if m.Sim && !d.sim {
 			return usage(fmt.Sprintf("bad metric %q", x.metric), "--metric", "a replay has no clock", "use kvroute sim")
@@ -117,6 +119,7 @@ func (a *app) prepare(x *experiment, d *driver) error {
 		return usage("bad file -", "--decisions", "stdout is for the report", "name a file")
 	}
 	if len(x.sweeps) == 0 && x.repeat == 1 {
+		a.warnUnread(cfg)
 		return a.fieldFault(d.check(cfg, &sweep.Point{}))
 	}
 	if x.decisions != "" {
@@ -135,6 +138,13 @@ func (a *app) prepare(x *experiment, d *driver) error {
 	for _, flag := range sweep.Ignored(x.points) {
 		a.warn("--sweep %s changes nothing: no policy of this sweep reads it", flag)
 	}
+	var swept []score.Config
+	for i := range x.points {
+		if x.points[i].Kind == report.KindSwept {
+			swept = append(swept, x.points[i].Config)
+		}
+	}
+	a.warnUnread(swept...)
 	for i := range x.points {
 		p := &x.points[i]
 		if err := d.check(p.Config, p); err != nil {
@@ -148,9 +158,31 @@ func (a *app) prepare(x *experiment, d *driver) error {
 	return nil
 }
 
+// warnUnread tells of scorer flags on the command line that none of the configurations reads. The
+// environment and files may hold settings for other commands and policies.
+func (a *app) warnUnread(cfgs ...score.Config) {
+	for _, row := range scorerSettings() {
+		if a.origins[row.name].Layer != "flag" {
+			continue
+		}
+		read := false
+		for _, c := range cfgs {
+			read = read || sweep.Reads(c, row.name)
+		}
+		if !read {
+			a.warn("--%s changes nothing: %s does not read it", row.name, cfgs[0].Policy)
+		}
+	}
+}
+
 // perform reads the trace, makes the runs and hands out the results.
 func (a *app) perform(ctx context.Context, x *experiment, d *driver) error {
 	if err := a.prepare(x, d); err != nil {
+		return err
+	}
+	files, err := a.openResults(x, d)
+	defer files.abort()
+	if err != nil {
 		return err
 	}
 	w, err := a.load(ctx, &x.traffic)
@@ -161,23 +193,58 @@ func (a *app) perform(ctx context.Context, x *experiment, d *driver) error {
 	for name, v := range d.flags {
 		doc.Flags[name] = v
 	}
-	var decisions *report.File
-	if x.decisions != "" {
-		// Opened before the work, so that a wrong path is told before and not after it.
-		if decisions, err = report.CreateFile(x.decisions); err != nil {
-			return fileFault("--decisions", err)
-		}
-		defer decisions.Abort()
-	}
 	if x.points == nil {
-		err = a.single(ctx, x, d, w, decisions, doc)
+		err = a.single(ctx, x, d, w, files.decisions, doc)
 	} else {
 		err = a.sweepRuns(ctx, x, d, w, doc)
 	}
 	if err != nil {
 		return err
 	}
-	return a.deliver(x, doc, decisions)
+	return a.deliver(x, doc, files)
+}
+
+// resultFiles are the files that a run writes beside its report. They are opened before the work, so
+// that a wrong path is told before and not after it.
+type resultFiles struct {
+	plots     []*report.File // as x.plots
+	decisions *report.File   // nil: none
+}
+
+func (a *app) openResults(x *experiment, d *driver) (*resultFiles, error) {
+	files := &resultFiles{}
+	var out []named
+	for _, path := range x.plots {
+		out = append(out, named{path, "--plot"})
+	}
+	if x.decisions != "" {
+		out = append(out, named{x.decisions, "--decisions"})
+	}
+	if err := a.keepApart(append(x.traffic.inputs(), d.inputs...), out); err != nil {
+		return files, err
+	}
+	for _, o := range out {
+		f, err := report.CreateFile(o.path)
+		if err != nil {
+			return files, fileFault(o.as, err)
+		}
+		if o.as == "--plot" {
+			files.plots = append(files.plots, f)
+		} else {
+			files.decisions = f
+		}
+	}
+	return files, nil
+}
+
+// abort drops what was not committed.
+func (f *resultFiles) abort() {
+	for _, p := range f.plots {
+		p.Abort()
+	}
+	if f.decisions != nil {
+		f.decisions.Abort()
+	}
 }
 
 // describe is the head of a report.
@@ -202,6 +269,9 @@ func (a *app) single(ctx context.Context, x *experiment, d *driver, w *trace.Wor
 	p := a.newProgress("requests")
 	defer p.finish()
 	r, err := d.run(ctx, w, x.scorer.cfg, &sweep.Point{}, out, p.step)
+	if fe := new(report.FileError); errors.As(err, &fe) {
+		return fileFault("--decisions", err)
+	}
 	if err != nil {
 		return a.fieldFault(err)
 	}
@@ -256,22 +326,25 @@ func (t *tally) part() func(done, total int) {
 
 // deliver writes the plot, the decisions and the report, in this order, so that a report on stdout
 // means that the files are there; then it applies the thresholds.
-func (a *app) deliver(x *experiment, doc *report.Document, decisions *report.File) error {
+func (a *app) deliver(x *experiment, doc *report.Document, files *resultFiles) error {
 	breaches, err := report.CheckThresholds(x.thresholds, doc.Runs)
 	if err != nil {
 		return hinted("bad condition", "--fail-if", err)
 	}
-	for _, path := range x.plots {
+	for i, path := range x.plots {
 		format, err := plot.FormatOf(path)
 		if err != nil {
 			return err
 		}
-		if err := report.WriteFile(path, func(w io.Writer) error { return plot.Write(w, format, doc) }); err != nil {
+		if err := plot.Write(files.plots[i], format, doc); err != nil {
+			return fileFault("--plot", err)
+		}
+		if err := files.plots[i].Commit(); err != nil {
 			return fileFault("--plot", err)
 		}
 	}
-	if decisions != nil {
-		if err := decisions.Commit(); err != nil {
+	if files.decisions != nil {
+		if err := files.decisions.Commit(); err != nil {
 			return fileFault("--decisions", err)
 		}
 	}
@@ -297,9 +370,4 @@ func hinted(what, where string, err error) error {
 	}
 	f.err = err
 	return f
-}
-
-// fileFault is the fault of a result file that cannot be written.
-func fileFault(where string, err error) error {
-	return &fault{code: exitFailed, what: err.Error(), where: where, err: err}
 }

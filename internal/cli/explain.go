@@ -43,18 +43,21 @@ func parseCandidate(s string) (score.ExplainCandidate, error) {
 		name, rest = s[:at], s[at+1:]
 	}
 	c := score.ExplainCandidate{Name: name}
-	if name == "" || rest == "" && strings.Contains(s, "=") {
-		return c, &valueError{"no name in front of the numbers", form}
-	}
-	if rest == "" {
-		return c, nil
-	}
-	seen := map[string]bool{}
-	var keys []string
+	keys := []string{"recent"}
 	for _, k := range candidateKeys {
 		keys = append(keys, k.key)
 	}
-	keys = append(keys, "recent")
+	switch tail := s[strings.LastIndexByte(s, ':')+1:]; {
+	case name == "" || rest == "" && strings.Contains(s, "="):
+		return c, &valueError{"no name in front of the numbers", form}
+	case printable(name) != name:
+		return c, &valueError{"a control character in the name", form}
+	case rest == "" && tail != s && (tail == "" || contains(keys, tail)):
+		return c, &valueError{fmt.Sprintf("%q has no =", tail), form}
+	case rest == "":
+		return c, nil
+	}
+	seen := map[string]bool{}
 	for _, kv := range strings.Split(rest, ",") {
 		key, val, ok := strings.Cut(kv, "=")
 		switch {
@@ -115,8 +118,9 @@ held-tokens, recent (the policy's recency charge) and computed (blocks it had to
 compute so far). What is left out is 0.
 
 The marked candidate was picked. The rule says what settled it: cost, or on
-equal costs load, then order; turn, draw, session and demand where the policy
-goes by these.`,
+equal costs load (prefix policies: computed, the blocks computed so far), then
+held requests, then order; only, where there was no choice; turn, draw, session
+and demand where the policy goes by these.`,
 		Example: `  # the worked example: 1.0 × 2 + 6 = 8 against 1.0 × 10 + 1 = 11
   kvroute explain --request-blocks 10 --candidate W0:hits=8,active=6 --candidate W1:hits=0,active=1 --router-policy kv-aware
   # the same by expected work: tokens to compute, here and in front of it
@@ -164,6 +168,11 @@ func (a *app) explain(ctx context.Context, e *explainFlags) error {
 	if err := a.validateScorer(&e.scorer.cfg); err != nil {
 		return err
 	}
+	// The last block may be partial, and a rest after the last whole block need not be one.
+	if least, most := (e.blocks-1)*e.blockSize+1, (e.blocks+1)*e.blockSize-1; a.given("request-tokens") && (e.tokens < least || e.tokens > most) {
+		return usage(fmt.Sprintf("bad value %q", a.texts["request-tokens"]), "--request-tokens",
+			fmt.Sprintf("a prompt of %d blocks of %d has %d to %d tokens", e.blocks, e.blockSize, max(least, 0), most), "")
+	}
 	role, err := score.ParseRole(e.role)
 	if err != nil {
 		return err
@@ -181,8 +190,14 @@ func (a *app) explain(ctx context.Context, e *explainFlags) error {
 
 // explainRecord shows a recorded decision.
 func (a *app) explainRecord(ctx context.Context, e *explainFlags) error {
-	if a.given("candidate") || a.given("request-blocks") {
-		return usage("--decisions and numbers", "kvroute explain", "a recorded decision has its own candidates", "leave --candidate and --request-blocks out")
+	stated := []string{"candidate", "request-blocks", "request-tokens", "block-size", "role", "seed"}
+	for _, row := range scorerSettings() {
+		stated = append(stated, row.name)
+	}
+	for _, name := range stated {
+		if a.origins[name].Layer == "flag" {
+			return usage("--decisions and --"+name, "kvroute explain", "a recorded decision is shown as it was made", "leave --"+name+" out")
+		}
 	}
 	var in io.Reader
 	name := "stdin"
@@ -194,6 +209,9 @@ func (a *app) explainRecord(ctx context.Context, e *explainFlags) error {
 			return usage("cannot read decisions "+e.decisions, "--decisions", pathWhy(err), "")
 		}
 		defer f.Close() // only read from
+		if st, err := f.Stat(); err == nil && st.IsDir() {
+			return usage("cannot read decisions "+e.decisions, "--decisions", "is a folder", "")
+		}
 		in, name = reading{f, ctx}, e.decisions
 	}
 	dec, err := findDecision(in, name, e.id)
@@ -203,22 +221,29 @@ func (a *app) explainRecord(ctx context.Context, e *explainFlags) error {
 	return a.writeDecision(e.format, dec, nil)
 }
 
+// maxDecision is the longest line of a decisions file: one of as many targets as there can be has 8 MB.
+const maxDecision = 64 << 20
+
 // findDecision returns the decision with the given request id, else the one with this number; the
 // first one for "".
 func findDecision(r io.Reader, name, id string) (*score.Decision, error) {
-	lines := bufio.NewReader(r)
+	lines := bufio.NewReaderSize(r, 64<<10)
 	read := 0
 	var numbered *score.Decision // ids may be numbers too, and go first
 	for n := 1; ; n++ {
-		line, err := lines.ReadBytes('\n')
+		at := fmt.Sprintf("%s:%d", name, n)
+		line, err := nextDecision(lines)
 		if err != nil && !errors.Is(err, io.EOF) {
-			return nil, failed(fmt.Sprintf("cannot read decisions (%d read)", read), fmt.Sprintf("%s:%d", name, n), err)
+			return nil, failed(fmt.Sprintf("cannot read decisions (%d read)", read), at, err)
 		}
 		last := err != nil
 		if line = bytes.TrimSpace(line); len(line) > 0 {
 			dec, err := score.ParseDecision(line)
-			if err != nil {
-				return nil, usage("not a decision", fmt.Sprintf("%s:%d", name, n), err.Error(), "want a file written by --decisions")
+			switch {
+			case err != nil && last && read > 0:
+				return nil, failed(fmt.Sprintf("the last decision is cut off (%d read)", read), at, err)
+			case err != nil:
+				return nil, usage("not a decision", at, err.Error(), "want a file written by --decisions")
 			}
 			read++
 			if id == "" || dec.RequestID == id {
@@ -239,6 +264,20 @@ func findDecision(r io.Reader, name, id string) (*score.Decision, error) {
 		return nil, usage("no decisions", name, "the file is empty", "")
 	}
 	return nil, usage(fmt.Sprintf("no decision %q", id), name, fmt.Sprintf("none of its %d decisions has this request id or number", read), "")
+}
+
+// nextDecision returns the next line; io.EOF comes with the last one, which may lack its end.
+func nextDecision(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		if line = append(line, part...); len(line) > maxDecision {
+			return nil, fmt.Errorf("the line is longer than %d bytes", maxDecision)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, err
+		}
+	}
 }
 
 // writeDecision prints one decision.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 )
 
 // Exit codes, promised in the help of kvroute and in docs/cli-json.md.
@@ -106,8 +107,13 @@ func say(w io.Writer, err error) {
 // oneLine keeps messages of other packages (a YAML parser's, say) on one line and free of control codes.
 func oneLine(s string) string {
 	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	return printable(s)
+}
+
+// printable replaces control characters, which could act on a terminal.
+func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if unicode.IsControl(r) {
 			return '?'
 		}
 		return r

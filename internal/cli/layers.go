@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -182,7 +183,7 @@ func readConfig(path, from string, known []string) (map[string]fileSetting, erro
 	if err != nil {
 		return nil, usage("cannot read configuration "+path, from, pathWhy(err), "")
 	}
-	return parseConfig(path, text, known)
+	return parseConfig(path, bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), known)
 }
 
 // parseConfig is readConfig on the file's text.

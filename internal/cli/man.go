@@ -36,7 +36,7 @@ as kvroute.1, kvroute-sim.1 and so on.`,
 			if len(rest) > 0 {
 				return noSuchCommand(target, rest)
 			}
-			return writeMan(a.stdout, target)
+			return a.emit(func(w io.Writer) error { return writeMan(w, target) })
 		},
 	}
 	bind(cmd, cmd.Flags(), spec{name: "dir", arg: "DIR", group: groupOutput, local: true, usage: "write all pages into this folder"}, &dir, parseText)
@@ -45,12 +45,12 @@ as kvroute.1, kvroute-sim.1 and so on.`,
 
 func writeManPages(dir string, cmd *cobra.Command) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return failed("cannot make folder "+dir, "--dir", err)
+		return &fault{code: exitFailed, what: "cannot make folder " + dir, where: "--dir", why: pathWhy(err), err: err}
 	}
 	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".1"
 	err := report.WriteFile(filepath.Join(dir, name), func(w io.Writer) error { return writeMan(w, cmd) })
 	if err != nil {
-		return err
+		return fileFault("--dir", err)
 	}
 	for _, c := range cmd.Commands() {
 		if c.IsAvailableCommand() {

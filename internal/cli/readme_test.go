@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -213,4 +214,54 @@ func TestReadmeFigures(t *testing.T) {
 			t.Errorf("README.md should have the line\n%s", want)
 		}
 	}
+}
+
+// TestPromisedFields holds docs/cli-json.md to what is printed: no field is missing there.
+func TestPromisedFields(t *testing.T) {
+	text, err := os.ReadFile(testtraces.Bundled("docs/cli-json.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	serial := testtraces.Bundled("traces/golden/sessions80-serial.jsonl.gz")
+	for _, args := range [][]string{
+		{"sim", serial, "--workers", "2", "--sweep", "kv-recent-weight=0,1", "--router-policy", "kv-aware", "--repeat", "2"},
+		{"replay", serial, "--workers", "2"},
+		{"trace", "stats", serial, "--capacity", "10"},
+		{"explain", "--request-blocks", "2", "--candidate", "W0"},
+		{"version"},
+		{"config", "show"},
+	} {
+		code, out, stderr := run(t, append(args, "-o", "json")...)
+		if code != 0 {
+			t.Fatalf("%q: exit code %d: %s", args, code, stderr)
+		}
+		var doc any
+		if err := json.Unmarshal([]byte(out), &doc); err != nil {
+			t.Fatalf("%q: %v", args, err)
+		}
+		for _, key := range fieldNames(doc, nil) {
+			if !regexp.MustCompile("[`{, .]"+regexp.QuoteMeta(key)+"[`}, .{\\[]").Match(text) && !strings.HasSuffix(key, "_2nd_half") {
+				t.Errorf("%q prints the field %q, which docs/cli-json.md does not have", args, key)
+			}
+		}
+	}
+}
+
+// fieldNames lists the keys in a document. Objects whose keys are flags or metrics are passed over.
+func fieldNames(v any, names []string) []string {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			names = fieldNames(e, names)
+		}
+	case map[string]any:
+		for key, e := range v {
+			names = append(names, key)
+			if key != "flags" && key != "intervals" {
+				names = fieldNames(e, names)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }

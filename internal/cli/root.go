@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,7 +37,7 @@ Exit codes:
   3    a --fail-if threshold not met, or a check came out negative
   4    a peer cannot be reached
   130  interrupted`,
-		Example: `  # eight workers on a recorded hour, all policies side by side
+		Example: `  # four workers on a recorded trace, three policies side by side
   kvroute sim --trace traces/golden/sessions80-serial.jsonl.gz --workers 4 --sweep router-policy=least-work,kv-aware,round-robin
   # why one worker and not the other
   kvroute explain --request-blocks 10 --candidate W0:hits=8,active=6 --candidate W1:hits=0,active=1 --router-policy kv-aware`,
@@ -68,7 +69,10 @@ Exit codes:
 	root.PersistentFlags().BoolP("help", "h", false, "show this help")
 	root.PersistentFlags().Lookup("help").Annotations = map[string][]string{noteGroup: {groupGeneral}, noteLocal: {"true"}}
 	root.SetFlagErrorFunc(flagFault)
-	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { _ = writeHelp(a.stdout, cmd) })
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		// cobra has no way to pass an error of its help on.
+		a.helpErr = a.emit(func(w io.Writer) error { return writeHelp(w, cmd) })
+	})
 	// The help command with cobra's own wording is replaced by --help and `kvroute help COMMAND`.
 	root.SetHelpCommand(a.newHelp())
 	root.AddCommand(
@@ -171,7 +175,7 @@ func (a *app) newHelp() *cobra.Command {
 			if len(rest) > 0 {
 				return noSuchCommand(target, rest)
 			}
-			return writeHelp(a.stdout, target)
+			return a.emit(func(w io.Writer) error { return writeHelp(w, target) })
 		},
 	}
 }

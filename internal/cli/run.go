@@ -28,6 +28,7 @@ type app struct {
 	general generalFlags
 	origins map[string]origin // of every flag of the command that runs, by name
 	texts   map[string]string // and their values as typed
+	helpErr error             // of a help page that could not be printed
 }
 
 // Run executes one command line (without the program's name) and returns the exit code. It reads the
@@ -53,6 +54,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = a.helpErr
+	}
 	if err != nil && ctx.Err() != nil {
 		// Whatever the work stopped with, it stopped because of the signal (the error may be the context's
 		// cause, which names it).

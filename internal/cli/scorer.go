@@ -180,7 +180,10 @@ func (a *app) fieldFault(err error) error {
 	}
 	first := all[0]
 	where := "--" + first.Field
-	if o := a.origins[first.Field]; o.Layer == "environment" || o.Layer == "file" {
+	switch o := a.origins[first.Field]; o.Layer {
+	case "environment":
+		where = "environment variable " + o.Place + ": " + where
+	case "file":
 		where = o.Place + ": " + where
 	}
 	why := first.Reason

@@ -151,7 +151,14 @@ func (a *app) simDriver(f *simFlags) (*driver, error) {
 			return nil, usage("--"+name+" with --engine "+f.engine, "--"+name, "only the serial engine has it", "constants of the batch engine come from --profile")
 		}
 	}
+	var inputs []named
 	if f.profile != "" {
+		if f.engine == sim.SerialEngine {
+			return nil, usage("--profile with --engine "+f.engine, "--profile", "only the batch engine has profiles", "add --engine batch")
+		}
+		if _, builtIn := engine.Lookup(f.profile); !builtIn {
+			inputs = []named{{f.profile, "the profile"}}
+		}
 		p, err := loadProfile(f.profile)
 		if err != nil {
 			return nil, err
@@ -172,7 +179,7 @@ func (a *app) simDriver(f *simFlags) (*driver, error) {
 	a.addGiven(flags, "profile", "slow-worker", "kill-worker")
 	a.addGiven(flags, trafficFlags...)
 	return &driver{
-		sim: true, flags: flags,
+		sim: true, flags: flags, inputs: inputs,
 		sweep: sweepable("workers", "capacity", "event-delay", "routers"),
 		check: func(cfg score.Config, p *sweep.Point) error {
 			c := f.config(cfg, p)

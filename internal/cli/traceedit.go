@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -28,17 +29,55 @@ func bindOut(cmd *cobra.Command, o *outFlags) {
 	}, &o.out, parseText)
 }
 
-// save writes a trace where the flags say: a file appears whole or not at all.
-func (a *app) save(w *trace.Workload, o *outFlags) error {
+// open starts the file that the flags name, before the work; nil stands for stdout. The caller aborts it
+// in any case.
+func (o *outFlags) open(a *app, inputs []named) (*report.File, error) {
 	if o.out == "-" {
-		if err := writeTrace(a.stdout, w, o.to, ""); err != nil {
+		return nil, nil
+	}
+	if err := a.keepApart(inputs, []named{{o.out, "--out"}}); err != nil {
+		return nil, err
+	}
+	f, err := report.CreateFile(o.out)
+	if err != nil {
+		return nil, fileFault("--out", err)
+	}
+	return f, nil
+}
+
+// edit reads, makes and writes a trace: a file appears whole or not at all.
+func (a *app) edit(ctx context.Context, o *outFlags, inputs []named, make func() (*trace.Workload, error)) error {
+	f, err := o.open(a, inputs)
+	if err != nil {
+		return err
+	}
+	if f != nil {
+		defer f.Abort()
+	}
+	w, err := make()
+	if err != nil {
+		return err
+	}
+	dst, packing := writing{a.stdout, ctx}, ""
+	if f != nil {
+		dst.w, packing = f, map[string]string{".gz": "gzip", ".zst": "zstd"}[filepath.Ext(o.out)]
+	}
+	if err := writeTrace(dst, w, o.to, packing); err != nil {
+		var te *trace.Error
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.As(err, &te):
+			return &fault{code: exitUsage, what: "cannot write as " + o.to, where: "--to", why: te.Why, hint: te.Hint, err: err}
+		case f == nil:
 			return failed("cannot write the trace", "stdout", err)
 		}
+		return fileFault("--out", err)
+	}
+	if f == nil {
 		return nil
 	}
-	packing := map[string]string{".gz": "gzip", ".zst": "zstd"}[filepath.Ext(o.out)]
-	err := report.WriteFile(o.out, func(f io.Writer) error { return writeTrace(f, w, o.to, packing) })
-	if err != nil {
+	if err := f.Commit(); err != nil {
 		return fileFault("--out", err)
 	}
 	return nil
@@ -78,11 +117,8 @@ anew, in first-seen order; what they have in common stays in common.`,
 			if err := t.take(cmd, args); err != nil {
 				return err
 			}
-			w, err := a.load(cmd.Context(), &t)
-			if err != nil {
-				return err
-			}
-			return a.save(w, &o)
+			ctx := cmd.Context()
+			return a.edit(ctx, &o, t.inputs(), func() (*trace.Workload, error) { return a.load(ctx, &t) })
 		},
 	}
 	bindTrace(cmd, &t)
@@ -157,18 +193,31 @@ func rangeOf[T int64 | time.Duration](parse func(string) (T, error)) func(string
 }
 
 func (a *app) traceCut(ctx context.Context, c *cutFlags) error {
-	w, err := a.load(ctx, &c.traffic)
-	if err != nil {
-		return err
-	}
-	cut, err := trace.Cut(w, trace.CutOptions{
-		From: int(c.requests[0]), To: int(c.requests[1]), FromTime: c.times[0], ToTime: c.times[1],
-		Sessions: c.sessions, FirstSessions: c.first, MaxInput: c.maxInput, MinLen: c.minLen, MaxLen: c.maxLen,
+	return a.edit(ctx, &c.out, c.traffic.inputs(), func() (*trace.Workload, error) {
+		w, err := a.load(ctx, &c.traffic)
+		if err != nil {
+			return nil, err
+		}
+		cut, err := trace.Cut(w, trace.CutOptions{
+			From: int(c.requests[0]), To: int(c.requests[1]), FromTime: c.times[0], ToTime: c.times[1],
+			Sessions: c.sessions, FirstSessions: c.first, MaxInput: c.maxInput, MinLen: c.minLen, MaxLen: c.maxLen,
+		})
+		if err != nil {
+			return nil, editFault("cannot cut", err)
+		}
+		return cut, nil
 	})
-	if err != nil {
-		return usage("cannot cut", w.Name, err.Error(), "kvroute trace stats shows what there is")
+}
+
+// editFault words why a trace cannot be cut or merged.
+func editFault(what string, err error) error {
+	f := usage(what, "", err.Error(), "")
+	var te *trace.Error
+	if errors.As(err, &te) {
+		f.hint = te.Hint
 	}
-	return a.save(cut, &c.out)
+	f.err = err
+	return f
 }
 
 // mergeFlags are the flags of trace merge.
@@ -208,17 +257,19 @@ func (a *app) traceMerge(ctx context.Context, m *mergeFlags) error {
 	case len(m.shift) > n:
 		return usage("too many shifts", "--shift", fmt.Sprintf("%d shifts for %d traces", len(m.shift), n), "")
 	}
-	var all []*trace.Workload
-	for _, p := range m.traffic.paths {
-		w, err := a.loadPaths(ctx, &m.traffic, []string{p})
-		if err != nil {
-			return err
+	return a.edit(ctx, &m.out, m.traffic.inputs(), func() (*trace.Workload, error) {
+		var all []*trace.Workload
+		for _, p := range m.traffic.paths {
+			w, err := a.loadPaths(ctx, &m.traffic, []string{p})
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, w)
 		}
-		all = append(all, w)
-	}
-	w, err := trace.Merge(all, trace.MergeOptions{Shift: m.shift, Shared: m.shared})
-	if err != nil {
-		return usage("cannot merge", strings.Join(m.traffic.paths, " "), err.Error(), "")
-	}
-	return a.save(w, &m.out)
+		w, err := trace.Merge(all, trace.MergeOptions{Shift: m.shift, Shared: m.shared})
+		if err != nil {
+			return nil, editFault("cannot merge", err)
+		}
+		return w, nil
+	})
 }

@@ -132,6 +132,10 @@ func traceFileFault(path string, err error) error {
 		var names []string
 		entries, _ := os.ReadDir(filepath.Dir(path)) // no folder, no names: the hint is a courtesy
 		for _, e := range entries {
+			if e.Name() == filepath.Base(path) {
+				f.why = "a symbolic link to a file that is not there"
+				return f
+			}
 			names = append(names, e.Name())
 		}
 		if near := didYouMean(filepath.Base(path), names); strings.HasPrefix(near, "did you mean") {
@@ -169,7 +173,7 @@ func (a *app) loadPaths(ctx context.Context, t *traceFlags, paths []string) (*tr
 func traceName(paths []string) string {
 	name := "stdin"
 	if paths[0] != "-" {
-		name = filepath.Base(paths[0])
+		name = printable(filepath.Base(paths[0]))
 		for {
 			ext := filepath.Ext(name)
 			switch ext {
