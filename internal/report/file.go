@@ -19,6 +19,17 @@ type File struct {
 	done bool
 }
 
+// FileError is why a result file cannot be written.
+type FileError struct {
+	Path string
+	Err  error // without the path
+}
+
+func (e *FileError) Error() string { return "writing " + e.Path + ": " + e.Err.Error() }
+
+// Unwrap gives the reason.
+func (e *FileError) Unwrap() error { return e.Err }
+
 // CreateFile starts the result file path. What is there stays until Commit. Devices and pipes, such as
 // /dev/stdout, cannot be replaced and are written directly.
 func CreateFile(path string) (*File, error) {
@@ -29,11 +40,11 @@ func CreateFile(path string) (*File, error) {
 	if st, err := os.Stat(path); err == nil {
 		switch {
 		case st.IsDir():
-			return nil, fmt.Errorf("writing %s: is a directory", path)
+			return nil, &FileError{path, errors.New("is a directory")}
 		case !st.Mode().IsRegular():
 			f, err := os.OpenFile(path, os.O_WRONLY, 0)
 			if err != nil {
-				return nil, fmt.Errorf("writing %s: %w", path, reason(err))
+				return nil, &FileError{path, reason(err)}
 			}
 			return &File{path: path, f: f, w: bufio.NewWriter(f)}, nil
 		}
@@ -41,13 +52,13 @@ func CreateFile(path string) (*File, error) {
 	}
 	f, err := createTemp(path)
 	if err != nil {
-		return nil, fmt.Errorf("writing %s: %w", path, reason(err))
+		return nil, &FileError{path, reason(err)}
 	}
 	if mode != 0 {
 		if err := f.Chmod(mode); err != nil {
 			_ = f.Close()
 			_ = os.Remove(f.Name())
-			return nil, fmt.Errorf("writing %s: %w", path, reason(err))
+			return nil, &FileError{path, reason(err)}
 		}
 	}
 	return &File{path: path, temp: f.Name(), f: f, w: bufio.NewWriterSize(f, 64<<10)}, nil
@@ -65,12 +76,18 @@ func createTemp(path string) (*os.File, error) {
 }
 
 // Write buffers p. An error is of the file and stays with it: Commit reports it again.
-func (f *File) Write(p []byte) (int, error) { return f.w.Write(p) }
+func (f *File) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
+	if err != nil {
+		err = &FileError{f.path, reason(err)}
+	}
+	return n, err
+}
 
 // Commit makes the file appear under its name. After an error nothing has changed there.
 func (f *File) Commit() error {
 	if f.done {
-		return fmt.Errorf("writing %s: %w", f.path, os.ErrClosed)
+		return &FileError{f.path, os.ErrClosed}
 	}
 	f.done = true
 	err := f.w.Flush()
@@ -82,7 +99,7 @@ func (f *File) Commit() error {
 	}
 	if f.temp == "" {
 		if err != nil {
-			return fmt.Errorf("writing %s: %w", f.path, reason(err))
+			return &FileError{f.path, reason(err)}
 		}
 		return nil
 	}
@@ -91,7 +108,7 @@ func (f *File) Commit() error {
 	}
 	if err != nil {
 		_ = os.Remove(f.temp)
-		return fmt.Errorf("writing %s: %w", f.path, reason(err))
+		return &FileError{f.path, reason(err)}
 	}
 	return nil
 }

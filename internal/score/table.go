@@ -47,7 +47,7 @@ var hitWeightColumn = column{"hit weight", true, func(t *Terms) float64 { return
 // terms, and why the winner won.
 func (d *Decision) Table(out io.Writer) error {
 	w := new(bytes.Buffer)
-	fmt.Fprintf(w, "policy %s, role %s, basis %s", d.Policy, d.Role, d.Basis)
+	fmt.Fprintf(w, "policy %s, role %s, basis %s", printable(d.Policy), d.Role, printable(string(d.Basis)))
 	if d.Reason != "" {
 		fmt.Fprintf(w, " (%s)", printable(d.Reason))
 	}
@@ -63,7 +63,7 @@ func (d *Decision) Table(out io.Writer) error {
 		fmt.Fprintf(w, ", %d images", d.Images)
 	}
 	if d.Session != BoundNone {
-		fmt.Fprintf(w, ", session %s", d.Session)
+		fmt.Fprintf(w, ", session %s", printable(string(d.Session)))
 	}
 	fmt.Fprintln(w)
 	cols := d.shown()
@@ -149,9 +149,9 @@ func (d *Decision) verdict() string {
 	}
 	why := verdicts[d.TieRule]
 	if why == "" {
-		why = string(d.TieRule)
+		why = "a rule of another version"
 	}
-	text := fmt.Sprintf("picked %s by %s: %s", printable(d.PickedTerms().Candidate.Key), d.TieRule, why)
+	text := fmt.Sprintf("picked %s by %s: %s", printable(d.PickedTerms().Candidate.Key), printable(string(d.TieRule)), why)
 	if d.Suggested >= 0 && d.Suggested < len(d.Terms) && d.Suggested != d.Picked {
 		text += fmt.Sprintf("; decode demand suggests %s", printable(d.Terms[d.Suggested].Candidate.Key))
 	}

@@ -79,7 +79,7 @@ func (p *Point) Flags() map[string]any {
 func (p *Point) paste() map[string]any {
 	out := map[string]any{"router-policy": p.Config.Policy}
 	for flag, v := range p.Flags() {
-		if slices.Contains(report.ScorerFlags(), flag) && reads(p.Config, flag) {
+		if slices.Contains(report.ScorerFlags(), flag) && Reads(p.Config, flag) {
 			out[flag] = v
 		}
 	}
@@ -121,10 +121,10 @@ func defaultsLike(c score.Config) score.Config {
 	return d
 }
 
-// reads says whether a policy's decisions depend on a scorer flag. A sweep over several policies sets
+// Reads says whether a policy's decisions depend on a scorer flag. A sweep over several policies sets
 // each flag only where it is read: kv-recent-weight=1 is a fault at round-robin, and one experiment is
 // not run once for every value it ignores.
-func reads(c score.Config, flag string) bool {
+func Reads(c score.Config, flag string) bool {
 	demand := c.Policy == score.KVAware || c.Policy == score.LeastWork
 	switch flag {
 	case "kv-overlap-weight", "kv-prefill-overlap-weight", "kv-decode-overlap-weight", "kv-recent-weight":
@@ -213,7 +213,7 @@ func (p *Point) configure(base score.Config) error {
 		if !s.Scorer {
 			continue
 		}
-		if !reads(c, s.Flag) {
+		if !Reads(c, s.Flag) {
 			p.ignored = append(p.ignored, s.Flag)
 			continue
 		}
@@ -231,19 +231,19 @@ func (p *Point) configure(base score.Config) error {
 // forPolicy resets what the policy does not read.
 func forPolicy(c score.Config) score.Config {
 	d := score.Defaults()
-	if !reads(c, "kv-overlap-weight") {
+	if !Reads(c, "kv-overlap-weight") {
 		c.OverlapWeight, c.PrefillOverlapWeight, c.DecodeOverlapWeight, c.RecentWeight = d.OverlapWeight, nil, nil, d.RecentWeight
 	}
-	if !reads(c, "prefix-threshold") {
+	if !Reads(c, "prefix-threshold") {
 		c.PrefixThreshold = d.PrefixThreshold
 	}
-	if !reads(c, "decode-input-demand") {
+	if !Reads(c, "decode-input-demand") {
 		c.DecodeInputDemand = d.DecodeInputDemand
 	}
-	if !reads(c, "decode-request-weight") {
+	if !Reads(c, "decode-request-weight") {
 		c.DecodeRequestWeight = d.DecodeRequestWeight
 	}
-	if !reads(c, "session-affinity") {
+	if !Reads(c, "session-affinity") {
 		c.SessionAffinity = d.SessionAffinity
 	}
 	return c
