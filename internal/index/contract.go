@@ -56,8 +56,9 @@ type Op struct {
 // Options bound an index. Zero means the default, which is stated for each.
 type Options struct {
 	// Limit is the greatest number of memberships, (block, target) pairs, over all targets; default
-	// and maximum MaxBlocks. At the limit a new block is refused together with the rest of its event,
-	// and counted: the mirror then knows less than the engine holds and never more. Removals make room.
+	// 4 x MaxBlocks. At the limit, and at MaxBlocks distinct blocks, a new block is refused together
+	// with the rest of its event, and counted: the mirror then knows less than the engine holds and
+	// never more. Removals make room.
 	Limit int
 	// HandleLimit is the greatest number of engine handles over all targets (aliases and pages smaller
 	// than a block make it larger than the number of memberships); default 16 x Limit. A handle beyond

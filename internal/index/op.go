@@ -57,8 +57,8 @@ func (op *Op) blocks(blockSize int) int {
 
 // withDefaults fills in the bounds that are not set.
 func (o Options) withDefaults() Options {
-	if o.Limit <= 0 || o.Limit > MaxBlocks {
-		o.Limit = MaxBlocks
+	if o.Limit <= 0 {
+		o.Limit = 4 * MaxBlocks
 	}
 	if o.HandleLimit <= 0 {
 		o.HandleLimit = 16 * o.Limit
