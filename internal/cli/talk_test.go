@@ -6,9 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvroute/kvroute/internal/trace"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -79,6 +83,45 @@ func TestInterruptedWhileReadingStdin(t *testing.T) {
 type clock struct{ t time.Time }
 
 func (c *clock) now() time.Time { return c.t }
+
+// stopAt passes on what is written and cancels the run at the first byte.
+type stopAt struct {
+	w      io.Writer
+	cancel context.CancelFunc
+}
+
+func (s stopAt) Write(p []byte) (int, error) {
+	s.cancel()
+	return s.w.Write(p)
+}
+
+// TestInterruptedWhileWriting: a signal stops a trace on its way out too, and leaves no file.
+func TestInterruptedWhileWriting(t *testing.T) {
+	const big = "../../traces/mooncake/conversation_15min.jsonl.gz"
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var out, errs bytes.Buffer
+	code := Run(ctx, []string{"trace", "convert", big}, strings.NewReader(""), stopAt{&out, cancel}, &errs)
+	if code != 130 || errs.String() != "kvroute: interrupted\n" {
+		t.Errorf("to stdout: code %d, stderr %q", code, errs.String())
+	}
+	for _, name := range []string{"out.jsonl", "out.jsonl.gz", "out.jsonl.zst"} {
+		ctx, cancel := context.WithCancel(context.Background())
+		dir := t.TempDir()
+		a := app{stdout: io.Discard, stderr: io.Discard, env: map[string]string{}}
+		err := a.edit(ctx, &outFlags{to: "kvroute", out: filepath.Join(dir, name)}, nil, func() (*trace.Workload, error) {
+			w, err := a.loadPaths(ctx, &traceFlags{}, []string{big})
+			cancel() // after the last read
+			return w, err
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("to %s: got %v, want the interruption", name, err)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("to %s: left behind: %v, %v", name, left, err)
+		}
+	}
+}
 
 func TestProgress(t *testing.T) {
 	c := &clock{time.Unix(0, 0)}

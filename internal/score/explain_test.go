@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/kvroute/kvroute/internal/load"
 	"github.com/kvroute/kvroute/internal/score"
@@ -97,6 +99,29 @@ func TestExplainTiersAndImages(t *testing.T) {
 	d, err = score.Explain(config(score.KVAware), req, 10, []score.ExplainCandidate{{Name: "cold"}, {Name: "warm", ImageHits: 1, Load: load.Load{ActiveBlocks: 7}}})
 	if err != nil || d.Picked != 1 || d.Terms[0].Cost != 96 || d.Terms[1].Cost != 55 {
 		t.Errorf("images: %v, %+v; want the warm one at 55 against 96", err, d)
+	}
+}
+
+// TestTableIsHarmless: records come from files, and nothing in them may act on a terminal.
+func TestTableIsHarmless(t *testing.T) {
+	const evil = "x\x1b[31m\n\u009b2J"
+	d, err := score.Explain(config(score.KVAware), score.Request{}, 10, []score.ExplainCandidate{{Name: evil}, {Name: "w"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := d
+	d.Policy, d.Basis, d.Reason, d.TieRule, d.Session = evil, evil, evil, evil, evil
+	d.Terms = slices.Clone(d.Terms)
+	d.Terms[0].Note = evil
+	var got, want bytes.Buffer
+	if err := errors.Join(d.Table(&got), plain.Table(&want)); err != nil {
+		t.Fatal(err)
+	}
+	if i := strings.IndexFunc(got.String(), func(r rune) bool { return unicode.IsControl(r) && r != '\n' }); i >= 0 {
+		t.Errorf("a control character at byte %d of %q", i, got.String())
+	}
+	if g, w := strings.Count(got.String(), "\n"), strings.Count(want.String(), "\n"); g != w {
+		t.Errorf("got %d lines, want %d:\n%s", g, w, got.String())
 	}
 }
 
