@@ -91,6 +91,17 @@ func bindResults(cmd *cobra.Command, x *experiment, sweepUsage string) {
 	}, "", &x.failIf, parseText)
 }
 
+// metricsHelp is the paragraph of a help page that lists the metrics of --metric and --fail-if.
+func metricsHelp(sim bool) string {
+	var names []string
+	for _, n := range report.MetricNames() {
+		if m, err := report.MetricNamed(n); err == nil && (sim || !m.Sim) {
+			names = append(names, n)
+		}
+	}
+	return "\n\nMetrics, for --metric and --fail-if:\n  " + strings.Join(wrap(strings.Join(names, ", "), helpWidth-2), "\n  ")
+}
+
 // prepare checks everything that can be checked without reading the trace.
 func (a *app) prepare(x *experiment, d *driver) error {
 	cfg := x.scorer.cfg

@@ -26,7 +26,7 @@ func (a *app) newReplay() *cobra.Command {
 		Short: "Replay a trace through the scorer without a clock: hits and spread, exactly",
 		Long: `One request after the other; each worker is an LRU prefix cache of --capacity
 blocks. Before a pick the oldest of --outstanding requests is released, so one
-fewer are in flight; prefill counts as done at once. For times, see sim.`,
+fewer are in flight; prefill counts as done at once. For times, see sim.` + metricsHelp(false),
 		Example: `  kvroute replay --trace traces/golden/sessions80-serial.jsonl.gz --workers 4 --capacity 1000
   # policies side by side, eight requests outstanding
   kvroute replay traces/golden/sessions80-inter16.jsonl.gz --workers 4 --outstanding 8 --sweep router-policy=least-work,kv-aware,prefix,session
@@ -57,7 +57,10 @@ func (a *app) replayDriver(f *replayFlags) (*driver, error) {
 	if f.workers == 0 && !sweeps(f.sweeps, "workers") {
 		return nil, usage("no fleet", "kvroute replay", "the number of workers is not given", "add --workers N")
 	}
-	flags := map[string]any{"workers": f.workers, "capacity": f.capacity, "outstanding": f.outstanding, "repeat": f.repeat}
+	flags := map[string]any{"capacity": f.capacity, "outstanding": f.outstanding, "repeat": f.repeat}
+	if f.workers > 0 { // else a sweep says how many
+		flags["workers"] = f.workers
+	}
 	a.addGiven(flags, trafficFlags...)
 	config := func(cfg score.Config, p *sweep.Point) replay.Config {
 		return replay.Config{

@@ -57,7 +57,7 @@ Engines:
 --prefill-workers and --decode-workers make a disaggregated fleet; its prefill
 workers have the lower numbers. --sweep takes any scorer flag, workers,
 capacity, routers or event-delay, several times for all combinations, and ends
-in a recommendation: flags to paste, and what they gain over the default.`,
+in a recommendation: flags to paste, and what they gain over the default.` + metricsHelp(true),
 		Example: `  # one run
   kvroute sim --trace traces/golden/sessions80-serial.jsonl.gz --workers 4
   # weights of the formula against round robin and the default, with a plot
@@ -166,7 +166,10 @@ func (a *app) simDriver(f *simFlags) (*driver, error) {
 		f.loaded = p
 	}
 	flags := map[string]any{
-		"workers": f.workers, "capacity": f.capacity, "engine": f.engine, "routers": f.routers, "event-delay": f.eventDelay.String(), "repeat": f.repeat,
+		"capacity": f.capacity, "engine": f.engine, "routers": f.routers, "event-delay": f.eventDelay.String(), "repeat": f.repeat,
+	}
+	if f.workers > 0 { // else the pools or a sweep say how many
+		flags["workers"] = f.workers
 	}
 	if pd {
 		flags["prefill-workers"], flags["decode-workers"] = f.prefillWorkers, f.decodeWorkers
