@@ -140,8 +140,13 @@ func TestGolden(t *testing.T) {
 	noBlocks.Trace.Blocks, noBlocks.Trace.CeilingHitBlocks = 0, 0
 	r := &noBlocks.Runs[0]
 	r.HitBlocks, r.HitRate, r.TokenHitRate, r.MissBlocksPerWorker, r.CapacityBlocks = 0, 0, 0, make([]int64, 4), 0
+	// Requests that were not completed are not passed over in silence, and no times are not good times.
+	undone := fakeSweep(true)
+	undone.Runs[0].Sim.Completed, undone.Runs[0].Sim.Lost, undone.Runs[0].Sim.Rejected = 11_000, 31, 1000
+	undone.Runs[1].Sim = &report.Sim{Rejected: 12_031}
+	undone.Runs[1].Intervals, undone.Recommendation = nil, nil
 	for name, d := range map[string]*report.Document{
-		"sweep-sim": fakeSweep(true), "sweep-replay": fakeSweep(false), "single-sim": fakeSingle(true), "single-replay": fakeSingle(false),
+		"undone": undone, "sweep-sim": fakeSweep(true), "sweep-replay": fakeSweep(false), "single-sim": fakeSingle(true), "single-replay": fakeSingle(false),
 		"wide": wide, "fleets": fleets, "no-blocks": noBlocks, "empty": {Version: "v0.1.0", Trace: report.Trace{Name: "none"}},
 	} {
 		for _, format := range report.Formats() {

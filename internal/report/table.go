@@ -47,6 +47,8 @@ func (d *Document) writeTable(w io.Writer) error {
 	if r := d.Recommendation; r != nil {
 		b.WriteByte('\n')
 		b.WriteString(r.Text())
+	} else if d.Sweep != nil && len(d.Sweep.Axes) > 0 {
+		b.WriteString("\nno recommendation: its metric is not known of every run, or is 0 with the\ndefault flags\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -141,6 +143,13 @@ func (d *Document) columns() []column {
 		cols = append(cols, d.numbers(P90TTFT, "TTFT", "p90 ms"), d.numbers("ttft_p99", "TTFT", "p99 ms"))
 	}
 	cols = append(cols, d.numbers(ImbalanceOf, "busiest", "/mean"))
+	if len(d.Runs) > 1 && d.anyUndone() {
+		c := column{head: []string{"not", "done"}}
+		for i := range d.Runs {
+			c.cells = append(c.cells, decimal(undone(&d.Runs[i])))
+		}
+		cols = append(cols, c)
+	}
 	if c, ok := d.against(sim); ok {
 		cols = append(cols, c)
 	}
@@ -148,6 +157,18 @@ func (d *Document) columns() []column {
 		cols = append(cols, notes)
 	}
 	return cols
+}
+
+// undone is how many requests a run did not complete.
+func undone(r *Run) int64 {
+	if r.Sim == nil {
+		return 0
+	}
+	return r.Sim.Lost + r.Sim.Rejected
+}
+
+func (d *Document) anyUndone() bool {
+	return slices.ContainsFunc(d.Runs, func(r Run) bool { return undone(&r) > 0 })
 }
 
 func (d *Document) hasIntervals() bool {
@@ -376,6 +397,9 @@ func (d *Document) tableLegend(b *strings.Builder) {
 	b.WriteString("\n* best; RR is round-robin with the same fleet\n")
 	if n := d.notes(); n.width() > 0 {
 		b.WriteString("default and added runs are there to compare with\n")
+	}
+	if d.anyUndone() {
+		b.WriteString("not done: lost with killed workers, or rejected as larger than a KV pool;\ntimes are those of the others\n")
 	}
 	if d.hasIntervals() && d.Runs[0].Sim != nil {
 		fmt.Fprintf(b, "± is half of the 5-95 %% interval over %s of the traffic\n", plural(int64(d.Sweep.Repeats-1), "resample"))

@@ -175,7 +175,11 @@ func CheckThresholds(ts []Threshold, runs []Run) ([]Breach, error) {
 		for _, t := range ts {
 			v, ok := t.Metric.Value(r)
 			if !ok {
-				return nil, fmt.Errorf("threshold %q: %s has no %s", t.Text, Label(r), t.Metric.Name)
+				why := "has no " + t.Metric.Name
+				if r.Sim != nil && r.Sim.Completed == 0 && t.Metric.Sim {
+					why += ": no request completed"
+				}
+				return nil, fmt.Errorf("threshold %q: %s %s", t.Text, Label(r), why)
 			}
 			if t.holds(v) {
 				out = append(out, Breach{Threshold: t, Run: i, Label: Label(r), Value: v})

@@ -2,6 +2,7 @@ package report_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -124,6 +125,20 @@ func TestCheckThresholds(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+
+	// Of a fleet that rejected everything no time is known: it is not a good one.
+	for name, want := range map[string]string{
+		"ttft_p99>800ms": `threshold "ttft_p99>800ms": kv-aware has no ttft_p99: no request completed`, "rejected>5": "",
+	} {
+		ts, err := report.ParseThresholds(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = report.CheckThresholds(ts, []report.Run{{Policy: "kv-aware", Sim: &report.Sim{Rejected: 9}}})
+		if got := fmt.Sprint(err); got != want && (want != "" || err != nil) {
+			t.Errorf("%s: got %v, want %q", name, err, want)
+		}
 	}
 
 	// What a run does not know is neither good nor bad.
