@@ -11,6 +11,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kvroute/kvroute/internal/engine"
@@ -176,7 +177,14 @@ func (c *Config) validateSlow(fault faulter) {
 
 func (c *Config) validateKills(fault faulter) {
 	seen := make(map[int]bool)
-	var prefill, decode int
+	pools := []struct {
+		name string
+		size int
+		kill []string
+	}{{name: "worker", size: c.Workers}, {name: "decode worker", size: c.DecodeWorkers}}
+	if c.disaggregated() {
+		pools[0].name, pools[0].size = "prefill worker", c.PrefillWorkers
+	}
 	for _, k := range c.Kill {
 		value := fmt.Sprintf("%d@%v", k.Worker, k.At)
 		if k.Worker < 0 || k.Worker >= c.fleetSize() {
@@ -191,18 +199,15 @@ func (c *Config) validateKills(fault faulter) {
 			continue
 		}
 		seen[k.Worker] = true
+		p := &pools[0]
 		if c.disaggregated() && k.Worker >= c.PrefillWorkers {
-			decode++
-		} else {
-			prefill++
+			p = &pools[1]
 		}
+		p.kill = append(p.kill, value)
 	}
-	for _, pool := range []struct {
-		name         string
-		killed, size int
-	}{{"worker", prefill, c.Workers + c.PrefillWorkers}, {"decode worker", decode, c.DecodeWorkers}} {
-		if pool.size > 0 && pool.killed >= pool.size {
-			fault("kill-worker", strconv.Itoa(pool.killed), "no "+pool.name+" would be left", "leave at least one of each role alive")
+	for _, p := range pools {
+		if p.size > 0 && len(p.kill) >= p.size {
+			fault("kill-worker", strings.Join(p.kill, " "), "no "+p.name+" would be left", "leave at least one of each role alive")
 		}
 	}
 }

@@ -347,6 +347,10 @@ func TestValidate(t *testing.T) {
 		{"kill twice", func(c *sim.Config) { c.Kill = []sim.Kill{{1, 0}, {1, 0}} }, "killed already"},
 		{"kill before", func(c *sim.Config) { c.Kill = []sim.Kill{{1, -1}} }, "must not be negative"},
 		{"kill all", func(c *sim.Config) { c.Kill = []sim.Kill{{0, 0}, {1, 0}, {2, 0}, {3, 0}} }, "no worker would be left"},
+		{"kill the prefill role", func(c *sim.Config) {
+			c.Workers, c.PrefillWorkers, c.DecodeWorkers = 0, 1, 2
+			c.Kill = []sim.Kill{{0, time.Second}, {2, 0}}
+		}, "--kill-worker 0@1s: no prefill worker would be left"},
 		{"kill a role", func(c *sim.Config) {
 			c.Workers, c.PrefillWorkers, c.DecodeWorkers = 0, 2, 1
 			c.Kill = []sim.Kill{{2, 0}}
