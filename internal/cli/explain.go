@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 
@@ -204,15 +203,15 @@ func (a *app) explainRecord(ctx context.Context, e *explainFlags) error {
 	if e.decisions == "-" {
 		in = newPatient(ctx, a.stdin)
 	} else {
-		f, err := os.Open(e.decisions)
+		f, err := openInput(ctx, e.decisions)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if err != nil {
 			return usage("cannot read decisions "+e.decisions, "--decisions", pathWhy(err), "")
 		}
 		defer f.Close() // only read from
-		if st, err := f.Stat(); err == nil && st.IsDir() {
-			return usage("cannot read decisions "+e.decisions, "--decisions", "is a folder", "")
-		}
-		in, name = reading{f, ctx}, e.decisions
+		in, name = f, e.decisions
 	}
 	dec, err := findDecision(in, name, e.id)
 	if err != nil {

@@ -101,7 +101,7 @@ func (t *traceFlags) options() trace.Options {
 
 // open opens the given paths in order. The caller calls close in any case.
 func (a *app) open(ctx context.Context, paths []string) (sources []trace.Source, closeAll func(), err error) {
-	var files []*os.File
+	var files []io.Closer
 	closeAll = func() {
 		for _, f := range files {
 			_ = f.Close() // only read from
@@ -112,17 +112,60 @@ func (a *app) open(ctx context.Context, paths []string) (sources []trace.Source,
 			sources = append(sources, trace.Source{Name: "stdin", R: newPatient(ctx, a.stdin)})
 			continue
 		}
-		f, err := os.Open(p)
-		if err != nil {
+		r, err := openInput(ctx, p)
+		switch {
+		case ctx.Err() != nil:
+			return nil, closeAll, ctx.Err()
+		case errors.Is(err, errFolder):
+			return nil, closeAll, usage("cannot read trace "+p, "--trace", err.Error(), "name the files in it, as in "+filepath.Join(p, "*.jsonl.gz"))
+		case err != nil:
 			return nil, closeAll, traceFileFault(p, err)
 		}
-		files = append(files, f)
-		if st, err := f.Stat(); err == nil && st.IsDir() {
-			return nil, closeAll, usage("cannot read trace "+p, "--trace", "is a folder", "name the files in it, as in "+filepath.Join(p, "*.jsonl.gz"))
-		}
-		sources = append(sources, trace.Source{Name: p, R: reading{f, ctx}})
+		files = append(files, r)
+		sources = append(sources, trace.Source{Name: p, R: r})
 	}
 	return sources, closeAll, nil
+}
+
+// errFolder is given for a folder where a file is wanted.
+var errFolder = errors.New("is a folder")
+
+// openInput opens a file to read. Opening a pipe waits for its writer, and reading it for data: a
+// cancelled run waits for neither.
+func openInput(ctx context.Context, path string) (io.ReadCloser, error) {
+	type both struct {
+		io.Reader
+		io.Closer
+	}
+	st, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case st.IsDir():
+		return nil, errFolder
+	case st.Mode().IsRegular():
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		return both{reading{f, ctx}, f}, nil
+	}
+	var f *os.File
+	opened := make(chan error, 1)
+	go func() {
+		var err error
+		f, err = os.Open(path)
+		opened <- err
+	}()
+	select {
+	case err := <-opened:
+		if err != nil {
+			return nil, err
+		}
+		return both{newPatient(ctx, f), f}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // traceFileFault words why a trace cannot be opened, with the nearest name in its folder.
@@ -218,7 +261,7 @@ func (c reading) Read(p []byte) (int, error) {
 	return c.r.Read(p)
 }
 
-// patient reads stdin, where a read may wait for ever: a cancelled run does not wait with it. The
+// patient reads stdin and pipes, where a read may wait for ever: a cancelled run does not wait with it. The
 // goroutine that reads ends with the input, or with the program.
 type patient struct {
 	ctx    context.Context // io.Reader has no argument for it
