@@ -73,6 +73,9 @@ func (a *app) layerFlag(f *pflag.Flag, file map[string]fileSetting) (origin, err
 		if _, isList := f.Value.(multi); isList {
 			values = strings.Split(text, ";")
 		}
+		if foreignFormat(f, values) {
+			break
+		}
 		if err := setAll(f, values, "environment variable "+name); err != nil {
 			return origin{}, err
 		}
@@ -82,12 +85,23 @@ func (a *app) layerFlag(f *pflag.Flag, file map[string]fileSetting) (origin, err
 		if _, isList := f.Value.(multi); !isList && len(s.values) != 1 {
 			return origin{}, usage("bad value", s.place, fmt.Sprintf("%s takes one value, got a list of %d", f.Name, len(s.values)), "")
 		}
+		if foreignFormat(f, s.values) {
+			return origin{Layer: "default"}, nil
+		}
 		if err := setAll(f, s.values, s.place); err != nil {
 			return origin{}, err
 		}
 		return origin{"file", s.place}, nil
 	}
 	return origin{Layer: "default"}, nil
+}
+
+// foreignFormat says whether values are an output format that other commands have and this one has not.
+// A setting for all commands must not stop those (version, config show) that know fewer formats.
+func foreignFormat(f *pflag.Flag, values []string) bool {
+	return f.Name == "output" && len(values) == 1 &&
+		contains([]string{formatTable, formatJSON, formatJSONL, formatCSV}, values[0]) &&
+		f.Value.Set(values[0]) != nil // which leaves the value as it was
 }
 
 func setAll(f *pflag.Flag, values []string, where string) error {

@@ -63,8 +63,12 @@ func bindTrace(cmd *cobra.Command, t *traceFlags) {
 	}, &t.limit, intBetween(1, 1<<31-1))
 }
 
-// take adds the command's arguments to --trace and makes sure there is something to read.
+// take adds the command's arguments to --trace and makes sure there is something to read. Arguments are
+// of the command line, as --trace is: they replace what the environment or a file says.
 func (t *traceFlags) take(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 && !cmd.Flags().Changed("trace") {
+		t.paths = nil
+	}
 	for _, arg := range args {
 		if arg == "" {
 			return usage("empty trace name", cmd.CommandPath(), "want a path, or - for stdin", "")
