@@ -98,7 +98,7 @@ in a recommendation: flags to paste, and what they gain over the default.` + met
 	}, &f.serial.DecodeUSPerToken, parseCount)
 	bind(cmd, fs, spec{
 		name: "profile", arg: "NAME|FILE", group: groupEngine, values: engine.ProfileNames(),
-		usage: "batch: constants of the engine, built in or a YAML file (default " + engine.DefaultProfile + ")",
+		usage: "batch: constants of the engine, built in or a YAML file (default " + engine.DefaultProfile + "); serial: the transfer time between two pools (default none)",
 	}, &f.profile, parseText)
 	bindResults(cmd, &f.experiment, "measure all these values of a scorer flag, workers, capacity, routers or event-delay; repeatable, all combinations")
 	return cmd
@@ -153,8 +153,9 @@ func (a *app) simDriver(f *simFlags) (*driver, error) {
 	}
 	var inputs []named
 	if f.profile != "" {
-		if f.engine == sim.SerialEngine {
-			return nil, usage("--profile with --engine "+f.engine, "--profile", "only the batch engine has profiles", "add --engine batch")
+		if f.engine == sim.SerialEngine && !pd {
+			return nil, usage("--profile with --engine "+f.engine, "--profile",
+				"of a profile the serial engine uses the transfer time only, which this fleet has none of", "add --engine batch")
 		}
 		if _, builtIn := engine.Lookup(f.profile); !builtIn {
 			inputs = []named{{f.profile, "the profile"}}
