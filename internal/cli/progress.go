@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -63,7 +64,7 @@ func (p *progress) finish() {
 		return
 	}
 	took := p.now().Sub(p.start)
-	p.draw(fmt.Sprintf("%s %s in %s (%s/s)", short(float64(p.done)), p.what, span(took), short(rate(p.done, took))))
+	p.draw(fmt.Sprintf("%s %s in %s (%s/s)", amount(p.done), p.what, span(took), short(rate(p.done, took))))
 	fmt.Fprintln(p.w)
 	p.width = 0
 }
@@ -72,13 +73,13 @@ func (p *progress) line(now time.Time) string {
 	took := now.Sub(p.start)
 	perSecond := rate(p.done, took)
 	if p.total <= 0 {
-		return fmt.Sprintf("%s %s, %s/s", short(float64(p.done)), p.what, short(perSecond))
+		return fmt.Sprintf("%s %s, %s/s", amount(p.done), p.what, short(perSecond))
 	}
 	left := "?"
 	if perSecond > 0 {
 		left = span(time.Duration(float64(p.total-p.done) / perSecond * float64(time.Second)))
 	}
-	return fmt.Sprintf("%s of %s %s (%d %%), %s/s, %s left", short(float64(p.done)), short(float64(p.total)), p.what,
+	return fmt.Sprintf("%s of %s %s (%d %%), %s/s, %s left", amount(p.done), amount(p.total), p.what,
 		100*int64(p.done)/int64(p.total), short(perSecond), left)
 }
 
@@ -94,6 +95,14 @@ func rate(n int, took time.Duration) float64 {
 		return 0
 	}
 	return float64(n) / took.Seconds()
+}
+
+// amount prints a count: as it is while it is short.
+func amount(n int) string {
+	if n < 10_000 {
+		return strconv.Itoa(n)
+	}
+	return short(float64(n))
 }
 
 // short prints a number in a few characters: 950, 12.3k, 4.5M.

@@ -155,6 +155,43 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// TestProgressOfTraces: reading and measuring a large trace is seen, and its last line ends before the result.
+func TestProgressOfTraces(t *testing.T) {
+	const path = "../../traces/mooncake/conversation_15min.jsonl.gz"
+	var errs bytes.Buffer
+	clock := time.Unix(0, 0)
+	a := app{stderr: &errs, errTerm: true, env: map[string]string{}, now: func() time.Time {
+		clock = clock.Add(300 * time.Millisecond)
+		return clock
+	}}
+	w, err := a.loadPaths(context.Background(), &traceFlags{}, []string{path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := errs.String()
+	all := short(float64(st.Size())) + " of " + short(float64(st.Size())) + " bytes read (100 %)"
+	if !strings.Contains(got, all) || !strings.HasSuffix(got, "\n") || strings.Count(got, "\n") != 1 {
+		t.Errorf("reading: got %q, want %q in it and one line at the end", got, all)
+	}
+	errs.Reset()
+	s, err := a.measure(context.Background(), w, []int{10, 20, 30, 40, 50})
+	if err != nil || len(s.SingleLRU) != 5 {
+		t.Fatalf("measured %d caches, %v; want 5", len(s.SingleLRU), err)
+	}
+	if got := errs.String(); !strings.Contains(got, "5 of 6 caches measured") || !strings.HasSuffix(got, "\n") {
+		t.Errorf("measuring: got %q", got)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := a.measure(ctx, w, []int{10}); !errors.Is(err, context.Canceled) {
+		t.Errorf("measuring after a signal: got %v", err)
+	}
+}
+
 func TestProgressOffTerminal(t *testing.T) {
 	for name, a := range map[string]*app{
 		"no terminal":   {env: map[string]string{}, now: time.Now},

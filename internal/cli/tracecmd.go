@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvroute/kvroute/internal/trace"
 	"github.com/kvroute/kvroute/internal/tracestats"
 )
 
@@ -56,16 +57,17 @@ func (a *app) traceStats(ctx context.Context, f *statsFlags) error {
 			sets = append(sets, []string{p})
 		}
 	}
-	p := a.newProgress("files")
-	defer p.finish()
 	var all []*tracestats.Stats
-	for i, paths := range sets {
+	for _, paths := range sets {
 		w, err := a.loadPaths(ctx, &f.traffic, paths)
 		if err != nil {
 			return err
 		}
-		all = append(all, tracestats.Of(w, f.capacity))
-		p.step(i+1, len(sets))
+		s, err := a.measure(ctx, w, f.capacity)
+		if err != nil {
+			return err
+		}
+		all = append(all, s)
 	}
 	return a.emit(func(w io.Writer) error {
 		switch f.format {
@@ -91,6 +93,21 @@ func (a *app) traceStats(ctx context.Context, f *statsFlags) error {
 		}
 		return nil
 	})
+}
+
+// measure is tracestats.Of with progress, stopped between two caches by a signal.
+func (a *app) measure(ctx context.Context, w *trace.Workload, capacities []int) (*tracestats.Stats, error) {
+	p := a.newProgress("caches measured")
+	defer p.finish()
+	s := tracestats.Of(w, nil)
+	for i, c := range capacities {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		p.step(i+1, len(capacities)+1)
+		s.AddLRU(w, c)
+	}
+	return s, ctx.Err()
 }
 
 // writeStats prints one trace for people.

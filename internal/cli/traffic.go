@@ -204,6 +204,9 @@ func (a *app) loadPaths(ctx context.Context, t *traceFlags, paths []string) (*tr
 	if err != nil {
 		return nil, err
 	}
+	p := a.newProgress("bytes read")
+	defer p.finish()
+	count(sources, paths, p)
 	opt := t.options()
 	opt.Name = traceName(paths)
 	w, err := trace.Load(sources, opt)
@@ -214,6 +217,42 @@ func (a *app) loadPaths(ctx context.Context, t *traceFlags, paths []string) (*tr
 		return nil, traceFault(err)
 	}
 	return w, nil
+}
+
+// count makes progress of what is read: bytes as they lie in the files, packed or not.
+func count(sources []trace.Source, paths []string, p *progress) {
+	if p == nil {
+		return
+	}
+	total := 0
+	for _, path := range paths {
+		st, err := os.Stat(path)
+		if path == "-" || err != nil || !st.Mode().IsRegular() {
+			total = 0 // unknown
+			break
+		}
+		total += int(st.Size())
+	}
+	done := 0
+	for i := range sources {
+		sources[i].R = counted{sources[i].R, func(n int) {
+			done += n
+			p.step(done, total)
+		}}
+	}
+}
+
+// counted is a reader that tells how much was read.
+type counted struct {
+	r    io.Reader
+	tell func(n int)
+}
+
+// Read passes on.
+func (c counted) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.tell(n)
+	return n, err
 }
 
 // traceName is what results call a trace: the file's name without its endings.

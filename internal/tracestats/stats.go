@@ -80,13 +80,22 @@ func Of(w *trace.Workload, capacities []int) *Stats {
 	inf := run(w, 0)
 	s.Infinite = &inf
 	for _, c := range capacities {
-		r := run(w, c)
-		s.SingleLRU = append(s.SingleLRU, LRU{
-			Cap: c, HitBlocks: r.HitBlocks, HitTokens: r.HitTokens,
-			HitBlocks2ndHalf: r.HitBlocks2ndHalf, HitTokens2ndHalf: r.HitTokens2ndHalf,
-		})
+		s.AddLRU(w, c)
 	}
 	return s
+}
+
+// AddLRU measures one more LRU cache of capacity blocks on w, which s is of: for callers that want to stop,
+// or tell how far they are, in between. It does nothing where w has no blocks.
+func (s *Stats) AddLRU(w *trace.Workload, capacity int) {
+	if s.Infinite == nil {
+		return
+	}
+	r := run(w, capacity)
+	s.SingleLRU = append(s.SingleLRU, LRU{
+		Cap: capacity, HitBlocks: r.HitBlocks, HitTokens: r.HitTokens,
+		HitBlocks2ndHalf: r.HitBlocks2ndHalf, HitTokens2ndHalf: r.HitTokens2ndHalf,
+	})
 }
 
 // Ceiling returns the leading blocks and tokens of w that one cache without limit holds: what no
