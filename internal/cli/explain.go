@@ -108,7 +108,8 @@ func (a *app) newExplain() *cobra.Command {
 		Short: "Show a decision with every term of every candidate",
 		Long: `Either from numbers: state the request and the candidates, and the scorer
 decides. Or from a record: --decisions names a file written by sim or replay
---decisions, --id one of its requests.
+--decisions, --id one of its requests, and --role which of its decisions, where
+a prefill and a decode worker were chosen for it.
 
 A candidate is NAME:key=number,… with the keys hits (leading blocks of the
 request it holds), active (distinct blocks in flight on it), pending (prompt
@@ -136,7 +137,7 @@ and demand where the policy goes by these.`,
 	}, &e.tokens, countBetween(0, load.MaxTokens))
 	bind(cmd, fs, spec{name: "block-size", arg: "TOKENS", def: strconv.Itoa(block.DefaultSize), group: group, local: true, usage: "tokens in a block"}, &e.blockSize, countBetween(1, 1<<20))
 	roles := []string{"mixed", "prefill", "decode"}
-	bind(cmd, fs, spec{name: "role", arg: "ROLE", def: "mixed", group: group, values: roles, local: true, usage: "pool that is chosen from: mixed, prefill, decode"}, &e.role, oneOf(roles...))
+	bind(cmd, fs, spec{name: "role", arg: "ROLE", def: "mixed", group: group, values: roles, local: true, usage: "pool that is chosen from: mixed, prefill, decode; of a recorded request, which of its decisions"}, &e.role, oneOf(roles...))
 	bindList(cmd, fs, spec{name: "candidate", arg: "NAME:…", group: group, local: true, usage: "a worker to choose from, repeatable, in route-key order"}, "", &e.candidates, parseCandidate)
 	bind(cmd, fs, spec{name: "decisions", arg: "FILE", group: group, local: true, usage: "explain a recorded decision from this file"}, &e.decisions, parseText)
 	bind(cmd, fs, spec{name: "id", arg: "ID", group: group, local: true, usage: "request id, else the number of the decision (default: the first one)"}, &e.id, parseText)
@@ -189,7 +190,7 @@ func (a *app) explain(ctx context.Context, e *explainFlags) error {
 
 // explainRecord shows a recorded decision.
 func (a *app) explainRecord(ctx context.Context, e *explainFlags) error {
-	stated := []string{"candidate", "request-blocks", "request-tokens", "block-size", "role", "seed"}
+	stated := []string{"candidate", "request-blocks", "request-tokens", "block-size", "seed"}
 	for _, row := range scorerSettings() {
 		stated = append(stated, row.name)
 	}
@@ -213,9 +214,16 @@ func (a *app) explainRecord(ctx context.Context, e *explainFlags) error {
 		defer f.Close() // only read from
 		in, name = f, e.decisions
 	}
-	dec, err := findDecision(in, name, e.id)
+	role := ""
+	if a.given("role") {
+		role = e.role
+	}
+	dec, err := findDecision(in, name, e.id, role)
 	if err != nil {
 		return err
+	}
+	if dec.Role == score.Prefill && role == "" && e.format == formatTable {
+		a.note("the choice of its decode worker: add --role decode")
 	}
 	return a.writeDecision(e.format, dec, nil)
 }
@@ -224,8 +232,8 @@ func (a *app) explainRecord(ctx context.Context, e *explainFlags) error {
 const maxDecision = 64 << 20
 
 // findDecision returns the decision with the given request id, else the one with this number; the
-// first one for "".
-func findDecision(r io.Reader, name, id string) (*score.Decision, error) {
+// first one for "". A role, if not "", has to be the decision's.
+func findDecision(r io.Reader, name, id, role string) (*score.Decision, error) {
 	lines := bufio.NewReaderSize(r, 64<<10)
 	read := 0
 	var numbered *score.Decision // ids may be numbers too, and go first
@@ -245,10 +253,11 @@ func findDecision(r io.Reader, name, id string) (*score.Decision, error) {
 				return nil, usage("not a decision", at, err.Error(), "want a file written by --decisions")
 			}
 			read++
-			if id == "" || dec.RequestID == id {
+			fits := role == "" || dec.Role.String() == role
+			if fits && (id == "" || dec.RequestID == id) {
 				return &dec, nil
 			}
-			if numbered == nil && strconv.FormatUint(dec.Seq, 10) == id {
+			if fits && numbered == nil && strconv.FormatUint(dec.Seq, 10) == id {
 				numbered = &dec
 			}
 		}
@@ -262,7 +271,18 @@ func findDecision(r io.Reader, name, id string) (*score.Decision, error) {
 	case read == 0:
 		return nil, usage("no decisions", name, "the file is empty", "")
 	}
-	return nil, usage(fmt.Sprintf("no decision %q", id), name, fmt.Sprintf("none of its %d decisions has this request id or number", read), "")
+	what, why, hint := "no decision", fmt.Sprintf("none of its %d decisions has this ", read), ""
+	if role != "" {
+		what, why, hint = "no "+role+" decision", why+"role", "leave --role out"
+	}
+	if id != "" {
+		what += fmt.Sprintf(" %q", id)
+		if role != "" {
+			why += " and "
+		}
+		why += "request id or number"
+	}
+	return nil, usage(what, name, why, hint)
 }
 
 // nextDecision returns the next line; io.EOF comes with the last one, which may lack its end.

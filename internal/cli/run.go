@@ -78,6 +78,9 @@ func (a *app) warn(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "kvroute: warning: %s\n", oneLine(fmt.Sprintf(format, args...)))
 }
 
+// note tells something on stderr that may help.
+func (a *app) note(text string) { fmt.Fprintln(a.stderr, "kvroute: note: "+text) }
+
 // pathWhy is the reason of a file error without the operation and path that os puts in front.
 func pathWhy(err error) string {
 	var pe *fs.PathError

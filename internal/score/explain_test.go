@@ -3,6 +3,7 @@ package score_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -157,6 +158,39 @@ func TestExplainRejects(t *testing.T) {
 	bad.Policy = "best"
 	if _, err := score.Explain(bad, score.Request{}, 3, ok); err == nil {
 		t.Error("an unknown policy was taken")
+	}
+}
+
+func TestTableFolds(t *testing.T) {
+	for _, name := range []string{"w", strings.Repeat("n", 60), strings.Repeat("n", 90)} {
+		cands := make([]score.ExplainCandidate, 3)
+		for i := range cands {
+			cands[i].Name, cands[i].Hits, cands[i].Recent, cands[i].Computed = fmt.Sprint(name, i), int64(i), 1234.567, 4321
+			cands[i].Load = load.Load{ActiveBlocks: 100, PendingTokens: 5000, PendingRequests: 3, HeldTokens: 9000, HeldRequests: 4}
+		}
+		dec, err := score.Explain(config(score.LeastWork), score.Request{ID: "r", BlockSize: 16, InputTokens: 160, TokensExact: true, N: 1}, 10, cands)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var table bytes.Buffer
+		if err := dec.Table(&table); err != nil {
+			t.Fatal(err)
+		}
+		got := table.String()
+		for line := range strings.Lines(got) {
+			line = strings.TrimSuffix(line, "\n")
+			if len(name) < 60 && len(line) > 80 || strings.TrimRight(line, " ") != line {
+				t.Errorf("a line of %d columns or with blanks at its end: %q", len(line), line)
+			}
+		}
+		for _, term := range []string{"hits", "pending", "requests", "recent", "computed", "cost"} {
+			if !strings.Contains(got, term) {
+				t.Errorf("no %s in:\n%s", term, got)
+			}
+		}
+		if n := strings.Count(got, "*"); n < 2 {
+			t.Errorf("the table is not folded, or a part lacks the mark:\n%s", got)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"unicode"
+	"unicode/utf8"
 )
 
 // column is one term in the table. Columns that are zero for all candidates are left out unless they
@@ -66,32 +67,106 @@ func (d *Decision) Table(out io.Writer) error {
 		fmt.Fprintf(w, ", session %s", printable(string(d.Session)))
 	}
 	fmt.Fprintln(w)
-	cols := d.shown()
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight|tabwriter.DiscardEmptyColumns)
-	row := make([]string, 0, len(cols)+3)
-	row = append(row, "", "candidate")
-	for _, c := range cols {
-		row = append(row, c.name)
+	parts := d.fold(d.shown())
+	for i, cols := range parts {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		if err := d.writePart(w, cols, len(parts) > 1, i == len(parts)-1); err != nil {
+			return err
+		}
 	}
-	fmt.Fprintln(tw, strings.Join(row, "\t")+"\t")
+	fmt.Fprintln(w, d.verdict())
+	_, err := out.Write(w.Bytes())
+	return err
+}
+
+// gap stands in front of every column of the table.
+const gap = 2
+
+// fold divides the columns into parts that fit a line of 80, each of at least one column. With several
+// parts heads have two lines, so that there are few.
+func (d *Decision) fold(cols []column) [][]column {
+	const line = 80
+	first := gap + 1 + gap + len("candidate")
+	for i := range d.Terms {
+		first = max(first, gap+1+gap+utf8.RuneCountInString(printable(d.Terms[i].Candidate.Key)))
+	}
+	cells := make([]int, len(cols))
+	whole := first
+	for k, c := range cols {
+		for i := range d.Terms {
+			cells[k] = max(cells[k], len(c.text(&d.Terms[i])))
+		}
+		whole += gap + max(cells[k], len(c.name))
+	}
+	if whole <= line {
+		return [][]column{cols}
+	}
+	var parts [][]column
+	used := line
+	for k, c := range cols {
+		upper, lower := c.head()
+		need := gap + max(cells[k], len(upper), len(lower))
+		if used+need > line && (used > first || len(parts) == 0) {
+			parts, used = append(parts, nil), first
+		}
+		parts[len(parts)-1] = append(parts[len(parts)-1], c)
+		used += need
+	}
+	return parts
+}
+
+// head is the column's name in two lines, the upper one often empty.
+func (c *column) head() (upper, lower string) {
+	if upper, lower, ok := strings.Cut(c.name, " "); ok {
+		return upper, lower
+	}
+	return "", c.name
+}
+
+// writePart prints some of the columns for every candidate; the notes come with the last ones.
+func (d *Decision) writePart(w io.Writer, cols []column, twoLines, last bool) error {
+	var b bytes.Buffer
+	tw := tabwriter.NewWriter(&b, 0, 0, gap, ' ', tabwriter.AlignRight|tabwriter.DiscardEmptyColumns)
+	upper, lower, two := []string{"", ""}, []string{"", "candidate"}, false
+	for _, c := range cols {
+		up, low := c.head()
+		if !twoLines {
+			up, low = "", c.name
+		}
+		two = two || up != ""
+		upper, lower = append(upper, up), append(lower, low)
+	}
+	if two {
+		fmt.Fprintln(tw, strings.Join(upper, "\t")+"\t")
+	}
+	fmt.Fprintln(tw, strings.Join(lower, "\t")+"\t")
 	for i := range d.Terms {
 		t := &d.Terms[i]
 		mark := ""
 		if i == d.Picked {
 			mark = "*"
 		}
-		row = append(row[:0], mark, printable(t.Candidate.Key))
+		row := []string{mark, printable(t.Candidate.Key)}
 		for _, c := range cols {
 			row = append(row, c.text(t))
 		}
-		fmt.Fprintln(tw, strings.Join(row, "\t")+"\t"+note(t))
+		end := ""
+		if last {
+			end = note(t)
+		}
+		fmt.Fprintln(tw, strings.Join(row, "\t")+"\t"+end)
 	}
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(w, d.verdict())
-	_, err := out.Write(w.Bytes())
-	return err
+	for line := range strings.Lines(b.String()) {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // text is the column's value, or ? where 0 means that it is not known.
