@@ -27,7 +27,9 @@ func (a *app) newTraceStats() *cobra.Command {
 		Short: "Measure a trace: size, shape, and what any prefix cache can reach on it",
 		Long: `Hits are leading blocks that are cached before the request itself is put in.
 The ceiling is one cache without limit: no router can pass it. --capacity adds
-one LRU cache of so many blocks, repeatable or separated by commas.
+one LRU cache of so many blocks, repeatable or separated by commas. "2nd half"
+is the share of tokens hit by the later half of the requests, in a cache that
+the earlier half has filled; "of ceiling" compares hit blocks with no limit.
 
 Several files are one trace, in the order given; --each treats them apart.`,
 		Example: `  kvroute trace stats traces/golden/sessions80-serial.jsonl.gz
@@ -137,7 +139,7 @@ func (a *app) writeStats(w io.Writer, s *tracestats.Stats) error {
 		return err
 	}
 	i := s.Infinite
-	fmt.Fprintf(w, "\n%d distinct blocks; %d requests are held whole\n\n", b.BlocksUnique, i.RequestsFullyHeld)
+	fmt.Fprintf(w, "\n%d distinct blocks; %d requests find all their blocks cached\n\n", b.BlocksUnique, i.RequestsFullyHeld)
 	hits := &grid{
 		head:  []string{"one cache of", "hit blocks", "of blocks", "hit tokens", "of tokens", "2nd half", "of ceiling"},
 		right: []bool{false, true, true, true, true, true, true},

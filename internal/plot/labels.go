@@ -99,9 +99,10 @@ func free(a vg.Rectangle, taken []vg.Rectangle) bool {
 	return true
 }
 
-// level is a line across the whole plot at one value.
+// level is a line at one value, across the whole plot or, where from < to, between these two.
 type level struct {
 	at       float64
+	from, to float64
 	vertical bool
 	style    draw.LineStyle
 }
@@ -115,7 +116,11 @@ func (l *level) Plot(c draw.Canvas, p *plot.Plot) {
 		return
 	}
 	y := ty(l.at)
-	c.StrokeLine2(l.style, c.Min.X, y, c.Max.X, y)
+	left, right := c.Min.X, c.Max.X
+	if l.from < l.to {
+		left, right = tx(l.from), tx(l.to)
+	}
+	c.StrokeLine2(l.style, left, y, right, y)
 }
 
 // Thumbnail implements plot.Thumbnailer.

@@ -145,6 +145,8 @@ func documents() map[string]*report.Document {
 	docs["fleet"] = document([]report.Axis{workers}, byWorkers...)
 
 	docs["single-sim"] = document(nil, run("", "least-work", nil, 0.31, 445.1, false, 1500, 1510, 1490, 1505, 1520, 1480, 1499, 1527))
+	docs["pools"] = document(nil, run("", "least-work", nil, 0.31, 445.1, false, 3001, 2999, 1490, 1505, 1510, 1495))
+	docs["pools"].Flags["engine"], docs["pools"].Flags["prefill-workers"], docs["pools"].Flags["decode-workers"] = "batch", 2, 4
 	many := make([]int64, 96)
 	for i := range many {
 		many[i] = int64(100 + i*7%31)
@@ -226,6 +228,7 @@ func TestSVGSaysWhatItShows(t *testing.T) {
 		"two-axes":         {"recent-weight 0.5", "TTFT mean (ms)", "TTFT p90 (ms)"},
 		"fleet":            {"--workers", "round-robin"},
 		"single-sim":       {"Requests per worker", "miss blocks", "mean", "TTFT (ms)"},
+		"pools":            {"2 prefill and 4 decode workers", "batch engine", "0 to 1 prefill, 2 to 5 decode"},
 		"single-replay-96": {"Requests per worker", "prefix on conversation"},
 	} {
 		svg := string(draw(t, documents()[name], "svg"))

@@ -1,9 +1,11 @@
 package plot
 
 import (
+	"fmt"
 	"image/color"
 	"math"
 	"slices"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -134,14 +136,13 @@ func distribution(runs []*report.Run, labels []string, colors []color.NRGBA) (pa
 }
 
 // perWorker draws one count a worker as bars, with their mean as a line.
-func perWorker(id, title, yLabel string, counts []int64, c color.NRGBA) (panel, error) {
+func perWorker(id, title, yLabel string, counts []int64, pools []report.Pool, c color.NRGBA) (panel, error) {
 	out := panel{id: id, title: title, plot: newPlot("worker", yLabel)}
 	values := make(plotter.Values, len(counts))
 	names := make([]string, len(counts))
-	var sum, most float64
+	var most float64
 	for i, n := range counts {
 		values[i], names[i] = float64(n), report.FlagValue(i)
-		sum += values[i]
 		most = max(most, values[i])
 	}
 	room := float64(panelWidth) - 100
@@ -150,9 +151,21 @@ func perWorker(id, title, yLabel string, counts []int64, c color.NRGBA) (panel, 
 		return out, err
 	}
 	bars.Color, bars.LineStyle.Width = c, 0
-	mean := &level{at: sum / float64(len(counts)), style: draw.LineStyle{Color: ink, Width: vg.Points(1.2), Dashes: dashed}}
-	out.plot.Add(bars, mean)
-	out.explain("mean", mean)
+	out.plot.Add(bars)
+	for i, p := range pools {
+		mean := &level{style: draw.LineStyle{Color: ink, Width: vg.Points(1.2), Dashes: dashed}}
+		for _, v := range values[p.From:p.To] {
+			mean.at += v / float64(p.To-p.From)
+		}
+		if len(pools) > 1 {
+			mean.from, mean.to = float64(p.From)-0.5, float64(p.To)-0.5
+			out.note = strings.TrimPrefix(fmt.Sprintf("%s, %d to %d %s", out.note, p.From, p.To-1, p.Role), ", ")
+		}
+		out.plot.Add(mean)
+		if i == 0 {
+			out.explain("mean", mean)
+		}
+	}
 	out.plot.X.Tick.Marker = named{names, 70}
 	out.plot.X.Min, out.plot.X.Max = -0.6, float64(len(counts))-0.4
 	out.plot.Y.Min, out.plot.Y.Max = 0, max(most*1.06, 1)

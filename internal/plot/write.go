@@ -99,7 +99,11 @@ func subtitle(d *report.Document) string {
 		return !slices.ContainsFunc(d.Runs, func(o report.Run) bool { return f(&o) != f(r) })
 	}
 	if same(func(r *report.Run) int64 { return int64(r.Workers) }) {
-		parts = append(parts, plural(r.Workers, "worker"))
+		if p := d.Pools(r.Workers); len(p) == 2 {
+			parts = append(parts, fmt.Sprintf("%d prefill and %s", p[0].To, plural(p[1].To-p[1].From, "decode worker")))
+		} else {
+			parts = append(parts, plural(r.Workers, "worker"))
+		}
 	}
 	if same(func(r *report.Run) int64 { return r.CapacityBlocks }) {
 		if r.CapacityBlocks == 0 {
@@ -107,6 +111,9 @@ func subtitle(d *report.Document) string {
 		} else {
 			parts = append(parts, thousands(fmt.Sprint(r.CapacityBlocks))+" blocks each")
 		}
+	}
+	if engine, ok := d.Flags["engine"].(string); ok {
+		parts = append(parts, engine+" engine")
 	}
 	parts = append(parts, fmt.Sprintf("seed %d", d.Seed))
 	if d.Sweep != nil && d.Sweep.Repeats > 1 {
@@ -235,7 +242,7 @@ func runPanels(d *report.Document) ([]panel, error) {
 		if len(w.counts) == 0 {
 			continue
 		}
-		p, err := perWorker(w.id, w.title, w.label, w.counts, w.c)
+		p, err := perWorker(w.id, w.title, w.label, w.counts, d.Pools(len(w.counts)), w.c)
 		if err != nil {
 			return nil, err
 		}
@@ -306,15 +313,15 @@ func writeHTML(w io.Writer, s *sheet, d *report.Document) error {
 	for _, name := range names {
 		flags = append(flags, [2]string{"--" + name, cmp.Or(report.FlagValue(d.Flags[name]), "not set")})
 	}
-	rec := ""
-	paste := ""
-	if d.Recommendation != nil {
-		paste = report.FlagsText(d.Recommendation.Flags)
-		_, rec, _ = strings.Cut(strings.TrimSpace(d.Recommendation.Text()), "\n")
+	heading, paste := "", ""
+	var rec []string
+	if r := d.Recommendation; r != nil {
+		heading, paste = r.Heading(), report.FlagsText(r.Flags)
+		rec = strings.Split(strings.TrimSpace(r.Text()), "\n")[1:]
 	}
 	return page.Execute(w, map[string]any{
 		"Title": s.title, "Note": s.note, "Figures": figures, "Head": head, "Rows": rows, "Flags": flags,
-		"Recommendation": rec, "Paste": paste,
+		"Heading": heading, "Recommendation": rec, "Paste": paste, "Several": len(d.Runs) > 1,
 		"Ceiling": fmt.Sprintf("%.1f", 100*report.Ratio(d.Trace.CeilingHitBlocks, d.Trace.Blocks)), "HasBlocks": d.Trace.Blocks > 0,
 		"Spread": slices.Contains(head, "±"),
 	})

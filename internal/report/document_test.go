@@ -145,8 +145,14 @@ func TestGolden(t *testing.T) {
 	undone.Runs[0].Sim.Completed, undone.Runs[0].Sim.Lost, undone.Runs[0].Sim.Rejected = 11_000, 31, 1000
 	undone.Runs[1].Sim = &report.Sim{Rejected: 12_031}
 	undone.Runs[1].Intervals, undone.Recommendation = nil, nil
+	// Workers of different pools are not compared with each other.
+	pools := fakeSingle(true)
+	pools.Flags = map[string]any{"engine": "batch", "prefill-workers": 1, "decode-workers": 3}
+	widePools := fakeSingle(false)
+	widePools.Flags = map[string]any{"prefill-workers": 30}
+	widePools.Runs[0] = wide.Runs[0]
 	for name, d := range map[string]*report.Document{
-		"undone": undone, "sweep-sim": fakeSweep(true), "sweep-replay": fakeSweep(false), "single-sim": fakeSingle(true), "single-replay": fakeSingle(false),
+		"pools": pools, "wide-pools": widePools, "undone": undone, "sweep-sim": fakeSweep(true), "sweep-replay": fakeSweep(false), "single-sim": fakeSingle(true), "single-replay": fakeSingle(false),
 		"wide": wide, "fleets": fleets, "no-blocks": noBlocks, "empty": {Version: "v0.1.0", Trace: report.Trace{Name: "none"}},
 	} {
 		for _, format := range report.Formats() {
@@ -275,13 +281,29 @@ func TestManyRuns(t *testing.T) {
 	}
 }
 
+func TestPools(t *testing.T) {
+	for _, c := range []struct {
+		prefill any
+		want    []report.Pool
+	}{
+		{nil, []report.Pool{{Role: "", From: 0, To: 4}}},
+		{1, []report.Pool{{Role: "prefill", From: 0, To: 1}, {Role: "decode", From: 1, To: 4}}},
+		{4, []report.Pool{{Role: "", From: 0, To: 4}}}, // of another fleet
+	} {
+		d := report.Document{Flags: map[string]any{"prefill-workers": c.prefill}}
+		if diff := cmp.Diff(c.want, d.Pools(4)); diff != "" {
+			t.Errorf("prefill-workers %v (-want +got):\n%s", c.prefill, diff)
+		}
+	}
+}
+
 func TestRecommendationText(t *testing.T) {
 	low, high := -0.02, 0.05
 	for _, c := range []struct {
 		r    report.Recommendation
 		want string
 	}{
-		{report.Recommendation{Metric: "ttft_mean_us", Gain: 0.01, Low: &low, High: &high, Verdict: report.VerdictNoise}, "no difference beyond noise\nTTFT mean: 1.0 % better than with"},
+		{report.Recommendation{Metric: "ttft_mean_us", Gain: 0.01, Low: &low, High: &high, Verdict: report.VerdictNoise}, "no difference beyond noise, the default flags will do\nTTFT mean: 1.0 % better than with"},
 		{report.Recommendation{Metric: "ttft_mean_us", Verdict: report.VerdictDefault}, "nothing to change"},
 		{report.Recommendation{Metric: "balanced_hit_rate", Gain: 0.2, Verdict: report.VerdictOnce}, "noise unknown"},
 		{report.Recommendation{Metric: "balanced_hit_rate", Gain: 0.2, Low: &low, High: &high, Verdict: report.VerdictBetter}, "5-95 % over resampled traffic: -2.0% to +5.0%"},

@@ -15,6 +15,7 @@ const tableWidth = 80
 // column is one column of a table: a head of one or more lines, and a cell a row.
 type column struct {
 	head  []string
+	title string // the head in one line; "" joins its lines
 	left  bool
 	cells []string
 }
@@ -92,7 +93,11 @@ func (d *Document) tableHead(b *strings.Builder) {
 	}
 	var parts []string
 	if same(func(r *Run) int64 { return int64(r.Workers) }) {
-		parts = append(parts, plural(int64(r.Workers), "worker"))
+		if p := d.Pools(r.Workers); len(p) == 2 {
+			parts = append(parts, fmt.Sprintf("%d prefill and %s", p[0].To, plural(int64(p[1].To-p[1].From), "decode worker")))
+		} else {
+			parts = append(parts, plural(int64(r.Workers), "worker"))
+		}
 	}
 	if same(func(r *Run) int64 { return r.CapacityBlocks }) {
 		if r.CapacityBlocks == 0 {
@@ -100,6 +105,9 @@ func (d *Document) tableHead(b *strings.Builder) {
 		} else {
 			parts = append(parts, plural(r.CapacityBlocks, "block")+" each")
 		}
+	}
+	if engine, ok := d.Flags["engine"].(string); ok {
+		parts = append(parts, engine+" engine")
 	}
 	parts = append(parts, fmt.Sprintf("seed %d", d.Seed))
 	if d.Sweep != nil && d.Sweep.Repeats > 1 {
@@ -123,7 +131,7 @@ func (d *Document) columns() []column {
 	cols := []column{policy}
 	notes := d.notes()
 	for _, name := range d.variedFlags() {
-		c := column{head: wrapName(name)}
+		c := column{head: wrapName(name), title: name}
 		for i := range d.Runs {
 			text := FlagValue(d.Runs[i].Flags[name])
 			if text == "" { // added runs mostly lack the swept flags: say there what they are
@@ -410,26 +418,25 @@ func (d *Document) tableLegend(b *strings.Builder) {
 func (d *Document) tableWorkers(b *strings.Builder) {
 	r := &d.Runs[0]
 	n := min(len(r.RequestsPerWorker), len(r.MissBlocksPerWorker))
-	var requests, misses int64
-	for i := range n {
-		requests += r.RequestsPerWorker[i]
-		misses += r.MissBlocksPerWorker[i]
-	}
-	name := column{head: []string{"worker"}, left: true}
-	cols := []column{name, {head: []string{"requests"}}, {head: []string{"share"}}, {head: []string{"miss blocks"}}, {head: []string{"share"}}}
-	add := func(label string, req, miss int64) {
-		row := []string{label, decimal(req), percent(Ratio(req, requests)), decimal(miss), percent(Ratio(miss, misses))}
-		for i := range cols {
-			cols[i].cells = append(cols[i].cells, row[i])
+	cols := []column{{head: []string{"worker"}, left: true}, {head: []string{"requests"}}, {head: []string{"share"}}, {head: []string{"miss blocks"}}, {head: []string{"share"}}}
+	for _, pool := range d.Pools(n) {
+		requests, misses := r.RequestsPerWorker[pool.From:pool.To], r.MissBlocksPerWorker[pool.From:pool.To]
+		allRequests, allMisses := sum(requests), sum(misses)
+		add := func(label string, req, miss int64) {
+			label = strings.TrimSuffix(label+" "+pool.Role, " ")
+			row := []string{label, decimal(req), percent(Ratio(req, allRequests)), decimal(miss), percent(Ratio(miss, allMisses))}
+			for i := range cols {
+				cols[i].cells = append(cols[i].cells, row[i])
+			}
 		}
-	}
-	if n <= 32 {
-		for i := range n {
-			add(fmt.Sprint(i), r.RequestsPerWorker[i], r.MissBlocksPerWorker[i])
+		if n <= 32 {
+			for i := range requests {
+				add(fmt.Sprint(pool.From+i), requests[i], misses[i])
+			}
+			continue
 		}
-	} else {
 		cols[0].head[0] = fmt.Sprintf("of %d", n)
-		req, miss := slices.Sorted(slices.Values(r.RequestsPerWorker)), slices.Sorted(slices.Values(r.MissBlocksPerWorker))
+		req, miss := slices.Sorted(slices.Values(requests)), slices.Sorted(slices.Values(misses))
 		for _, q := range []struct {
 			label   string
 			percent int

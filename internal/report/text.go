@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -80,10 +81,18 @@ func formatValue(m *Metric, v float64) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
+// Heading says what the flags are: what does not beat the default for sure is not recommended.
+func (r *Recommendation) Heading() string {
+	if r.Verdict == VerdictNoise {
+		return "Best measured"
+	}
+	return "Recommended"
+}
+
 // Text words the recommendation in lines: the flags, then what they gain and how sure that is.
 func (r *Recommendation) Text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "recommended: %s\n", FlagsText(r.Flags))
+	fmt.Fprintf(&b, "%s: %s\n", strings.ToLower(r.Heading()), FlagsText(r.Flags))
 	title := r.Metric
 	if m, err := MetricNamed(r.Metric); err == nil {
 		title = m.Title
@@ -93,7 +102,7 @@ func (r *Recommendation) Text() string {
 		fmt.Fprintf(&b, "%s: no point is better than the default flags, nothing to change\n", title)
 		return b.String()
 	case r.Verdict == VerdictNoise:
-		b.WriteString("no difference beyond noise\n")
+		b.WriteString("no difference beyond noise, the default flags will do\n")
 	}
 	fmt.Fprintf(&b, "%s: %s than with the default flags", title, gainText(r.Gain))
 	if r.Low == nil || r.High == nil {
@@ -125,7 +134,7 @@ func (d *Document) Cells() (head []string, rows [][]Cell) {
 	}
 	rows = make([][]Cell, len(d.Runs))
 	for _, c := range d.byFleet().columns() {
-		head = append(head, strings.ReplaceAll(strings.Join(c.head, " "), " /", "/"))
+		head = append(head, cmp.Or(c.title, strings.ReplaceAll(strings.Join(c.head, " "), " /", "/")))
 		for i, s := range c.cells {
 			text, best := strings.CutSuffix(strings.TrimSpace(s), "*")
 			rows[i] = append(rows[i], Cell{text, best})
