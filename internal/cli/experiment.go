@@ -369,7 +369,7 @@ func (a *app) deliver(x *experiment, doc *report.Document, files *resultFiles) e
 	for _, b := range breaches {
 		texts = append(texts, b.String())
 	}
-	return &fault{code: exitThreshold, what: "threshold not met", where: "--fail-if", why: strings.Join(texts, "; ")}
+	return &fault{code: exitThreshold, what: "the condition holds", where: "--fail-if", why: strings.Join(texts, "; ")}
 }
 
 // hinted turns an error of the report's kind, which may carry advice, into a fault of usage.

@@ -131,7 +131,7 @@ func TestManPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"130", "interrupted", "not met"} {
+	for _, want := range []string{"130", "interrupted", "condition holds"} {
 		if !strings.Contains(string(root), want) {
 			t.Errorf("kvroute.1 does not document exit codes: no %q", want)
 		}

@@ -74,9 +74,9 @@ func (a *app) listProfiles(format string) error {
 			if i > 0 {
 				fmt.Fprintln(w)
 			}
-			measured := "not measured by us"
+			measured := "" // then the origin says who has not measured it
 			if p.Measured {
-				measured = "measured by us"
+				measured = "measured by us; "
 			}
 			def := ""
 			if p.Name == engine.DefaultProfile {
@@ -94,7 +94,7 @@ func (a *app) listProfiles(format string) error {
 			field("hardware", p.Hardware)
 			field("model", p.Model)
 			field("engine", p.Engine)
-			field("origin", measured+"; "+p.Origin)
+			field("origin", measured+p.Origin)
 			for _, s := range p.Assumptions {
 				field("assumed", s)
 			}

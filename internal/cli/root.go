@@ -34,7 +34,7 @@ Exit codes:
   0    good
   1    failed
   2    wrong usage or configuration
-  3    a --fail-if threshold not met, or a check came out negative
+  3    a --fail-if condition holds, or a check came out negative
   4    a peer cannot be reached
   130  interrupted`,
 		Example: `  # four workers on a recorded trace, three policies side by side
