@@ -60,6 +60,24 @@ func (s *seeker) seek(h block.Hash, guess uint32) (uint32, setID) {
 	return 0, 0
 }
 
+// run counts the leading hashes of chain that are the entries from id on, all with the same set, which
+// is not empty. It looks no further than the end of a chunk.
+func (x *Index) run(chain []block.Hash, id uint32, set setID) int32 {
+	c := int(id >> chunkBits)
+	if c >= len(x.arena.chunks) {
+		return 0
+	}
+	row := x.arena.chunks[c][id&(chunkLen-1):]
+	n := min(len(chain), len(row))
+	row, chain = row[:n], chain[:n]
+	for k := range row {
+		if e := &row[k]; e.hash() != chain[k] || e[fSet] != set {
+			return int32(k)
+		}
+	}
+	return int32(n)
+}
+
 // divide splits the targets in mask, words long, into those that are in s (in) and those that are not
 // (out, which may be mask itself), and tells which of the two are empty.
 func (x *sets) divide(s setID, mask, in, out []uint64) (anyIn, anyOut bool) {
@@ -154,6 +172,11 @@ func (x *Index) walk(chain []block.Hash, dst *Matches, s span, sk *seeker, mask,
 			continue
 		}
 		before = set
+		next := i
+		if set != 0 {
+			k := x.run(chain[i+1:s.hi], id+1, set)
+			id, next = id+uint32(k), i+k
+		}
 		anyIn, anyOut := x.sets.divide(set, mask, spare, mask)
 		if anyOut {
 			dst.assign(mask, uint32(i))
@@ -162,6 +185,7 @@ func (x *Index) walk(chain []block.Hash, dst *Matches, s span, sk *seeker, mask,
 			return
 		}
 		mask, spare = spare, mask
+		i = next
 	}
 	dst.assign(mask, uint32(s.hi))
 }
@@ -197,11 +221,15 @@ func (x *Index) matchLower(chain []block.Hash, dst *Matches) {
 	}
 	run, from := setID(0), uint32(0)
 	sk, id := seeker{x: x}, uint32(0)
-	for i, h := range chain[:most] {
+	for i := uint32(0); i < most; i++ {
 		var s setID
-		if id, s = sk.seek(h, id+1); s != run {
-			x.countHits(dst, run, from, uint32(i))
-			run, from = s, uint32(i)
+		if id, s = sk.seek(chain[i], id+1); s != run {
+			x.countHits(dst, run, from, i)
+			run, from = s, i
+		}
+		if s != 0 {
+			k := uint32(x.run(chain[i+1:most], id+1, s))
+			id, i = id+k, i+k
 		}
 	}
 	x.countHits(dst, run, from, most)
