@@ -12,9 +12,10 @@ func (a *app) newCompletion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish|powershell",
 		Short: "Print a completion script for a shell",
-		Long: `Completes commands, flags, policies, formats and profiles. For one session of
-bash: source <(kvroute completion bash). The shells' manuals say where a script
-has to lie to be read at every start.`,
+		Long: `Completes commands, flags, policies, formats, profiles, metrics and what can be
+swept. For one session of bash: source <(kvroute completion bash); bash needs
+its package bash-completion for it. The shells' manuals say where a script has
+to lie to be read at every start.`,
 		Example:   `  kvroute completion bash > kvroute.bash`,
 		ValidArgs: shells,
 		Args: func(_ *cobra.Command, args []string) error {

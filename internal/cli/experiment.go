@@ -70,10 +70,14 @@ func bindExperiment(cmd *cobra.Command, x *experiment, capacityUsage string) {
 }
 
 // bindResults adds the flags of sweeps and results, after the command's own.
-func bindResults(cmd *cobra.Command, x *experiment, sweepUsage string) {
+func bindResults(cmd *cobra.Command, x *experiment, sweeps []sweep.Flag, sweepUsage string) {
 	fs := cmd.Flags()
 	bindScorer(cmd, &x.scorer)
-	bindList(cmd, fs, spec{name: "sweep", arg: "FLAG=a,b,…", group: groupSweep, usage: sweepUsage}, "", &x.sweeps, parseText)
+	names := make([]string, len(sweeps))
+	for i, f := range sweeps {
+		names[i] = f.Name + "="
+	}
+	bindList(cmd, fs, spec{name: "sweep", arg: "FLAG=a,b,…", group: groupSweep, values: names, usage: sweepUsage}, "", &x.sweeps, parseText)
 	bind(cmd, fs, spec{
 		name: "repeat", arg: "N", def: "1", group: groupSweep,
 		usage: "measure every point on the trace and N-1 resamples of it (of sessions, or of blocks of time), for intervals",

@@ -38,7 +38,7 @@ type spec struct {
 	usage       string
 	group       string
 	env         []string // further environment variables, after KVROUTE_<NAME>
-	values      []string // what completion offers
+	values      []string // what completion offers; names that a value follows end in =
 	local       bool     // command line only
 }
 
@@ -78,9 +78,15 @@ func add(cmd *cobra.Command, fs *pflag.FlagSet, s spec, v pflag.Value) {
 		f.Annotations[noteEnv] = append([]string{envName(s.name)}, s.env...)
 	}
 	if s.values != nil {
-		vals := s.values
+		vals, then := s.values, cobra.ShellCompDirectiveNoFileComp
+		if strings.Contains(s.arg, "FILE") {
+			then = cobra.ShellCompDirectiveDefault // or a file
+		}
+		if strings.HasSuffix(vals[0], "=") {
+			then |= cobra.ShellCompDirectiveNoSpace
+		}
 		complete := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return vals, cobra.ShellCompDirectiveNoFileComp
+			return vals, then
 		}
 		if err := cmd.RegisterFlagCompletionFunc(s.name, complete); err != nil {
 			panic(err) // registered twice

@@ -48,7 +48,7 @@ fewer are in flight; prefill counts as done at once. For times, see sim.` + metr
 		name: "outstanding", arg: "K", def: "1", group: groupFleet,
 		usage: "release the oldest of K requests before each pick",
 	}, &f.outstanding, intBetween(1, replay.MaxOutstanding))
-	bindResults(cmd, &f.experiment, "measure all these values of a scorer flag, workers, capacity or outstanding; repeatable, all combinations")
+	bindResults(cmd, &f.experiment, replaySweeps(), "measure all these values of a scorer flag, workers, capacity or outstanding; repeatable, all combinations")
 	return cmd
 }
 
@@ -69,7 +69,7 @@ func (a *app) replayDriver(f *replayFlags) (*driver, error) {
 		}
 	}
 	return &driver{
-		flags: flags, sweep: sweepable("workers", "capacity", "outstanding"),
+		flags: flags, sweep: replaySweeps(),
 		check: func(cfg score.Config, p *sweep.Point) error {
 			c := config(cfg, p)
 			return c.Validate()
@@ -81,3 +81,6 @@ func (a *app) replayDriver(f *replayFlags) (*driver, error) {
 		},
 	}, nil
 }
+
+// replaySweeps are the flags that replay can sweep.
+func replaySweeps() []sweep.Flag { return sweepable("workers", "capacity", "outstanding") }

@@ -100,7 +100,7 @@ in a recommendation: flags to paste, and what they gain over the default.` + met
 		name: "profile", arg: "NAME|FILE", group: groupEngine, values: engine.ProfileNames(),
 		usage: "batch: constants of the engine, built in or a YAML file (default " + engine.DefaultProfile + "); serial: the transfer time between two pools (default none)",
 	}, &f.profile, parseText)
-	bindResults(cmd, &f.experiment, "measure all these values of a scorer flag, workers, capacity, routers or event-delay; repeatable, all combinations")
+	bindResults(cmd, &f.experiment, simSweeps(), "measure all these values of a scorer flag, workers, capacity, routers or event-delay; repeatable, all combinations")
 	return cmd
 }
 
@@ -184,7 +184,7 @@ func (a *app) simDriver(f *simFlags) (*driver, error) {
 	a.addGiven(flags, trafficFlags...)
 	return &driver{
 		sim: true, flags: flags, inputs: inputs,
-		sweep: sweepable("workers", "capacity", "event-delay", "routers"),
+		sweep: simSweeps(),
 		check: func(cfg score.Config, p *sweep.Point) error {
 			c := f.config(cfg, p)
 			return c.Validate()
@@ -250,3 +250,6 @@ func loadProfile(name string) (*engine.Profile, error) {
 	}
 	return p, nil
 }
+
+// simSweeps are the flags that sim can sweep.
+func simSweeps() []sweep.Flag { return sweepable("workers", "capacity", "event-delay", "routers") }
