@@ -119,7 +119,7 @@ func parseCount(s string) (int64, error) {
 	n := x * factor
 	switch {
 	case err != nil || math.IsNaN(x) || strings.ContainsAny(low, "xnip_"):
-		return 0, &valueError{"not a number", "sizes look like 8, 64k (thousands) or 2GiB (powers of 1024)"}
+		return 0, &valueError{"not a number", "counts look like 8, 64k (thousands) or 2Mi (powers of 1024)"}
 	case n < 0:
 		return 0, &valueError{why: "negative"}
 	case n > 1<<53:
@@ -130,11 +130,14 @@ func parseCount(s string) (int64, error) {
 	return int64(n), nil
 }
 
-// countBetween is parseCount with a lower and an upper bound.
+// countBetween is parseCount with a lower and an upper bound, for what is counted in other things than
+// bytes.
 func countBetween(low, high int64) func(string) (int64, error) {
 	return func(s string) (int64, error) {
 		n, err := parseCount(s)
 		switch {
+		case err == nil && strings.HasSuffix(strings.ToLower(strings.TrimSpace(s)), "b"):
+			return 0, &valueError{"a number of bytes, but bytes are not what is counted here", "counts look like 8, 64k (thousands) or 2Mi (powers of 1024)"}
 		case err != nil:
 			return 0, err
 		case n < low:

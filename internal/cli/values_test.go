@@ -30,6 +30,20 @@ func TestParseCount(t *testing.T) {
 	}
 }
 
+func TestCountBetween(t *testing.T) {
+	parse := countBetween(2, 5000)
+	for text, want := range map[string]int64{"2": 2, "5k": 5000, "1Ki": 1024} {
+		if got, err := parse(text); err != nil || got != want {
+			t.Errorf("%q is %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"1", "5001", "4kB", "2b", "1KiB", "x"} { // blocks and workers are no bytes
+		if got, err := parse(text); err == nil {
+			t.Errorf("%q is %d, want an error", text, got)
+		}
+	}
+}
+
 func TestParseReal(t *testing.T) {
 	for text, want := range map[string]float64{"0": 0, "0.25": 0.25, "20": 20, "1e3": 1000} {
 		if got, err := parseReal(text); err != nil || got != want {

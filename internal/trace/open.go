@@ -136,7 +136,7 @@ func (b *base) detect(line []byte) (string, error) {
 	case f["hash_ids"] == '[':
 		return Mooncake, nil
 	case f["input"] == '"' || f["messages"] != 0 || f["prompt"] == '"':
-		return "", b.fail("tokenize the prompts and write their blocks in one of the formats "+Mooncake+" or "+KVRoute,
+		return "", b.fail("tokenize the prompts and write their blocks in one of the formats "+Mooncake+", "+Chained+" or "+KVRoute+"; docs/trace-format.md shows how",
 			"this is a text trace: it has prompts, but neither token counts nor blocks")
 	}
 	return "", b.fail(hint, "unknown trace format: none of its fields says which")
