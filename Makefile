@@ -52,8 +52,7 @@ lint: setup ## go vet, staticcheck, gofumpt, spelling
 	git ls-files -z -- ':!*.gz' ':!*.zst' ':!*/testdata/fuzz/*' | xargs -0 $(MISSPELL) -error
 
 fuzz: setup ## run every fuzz target for FUZZTIME (10s)
-	@go test -list '^Fuzz' ./... | awk '/^Fuzz/ {f[n++]=$$1} /^ok/ {for (i=0; i<n; i++) print $$2, f[i]; n=0}' | while read -r pkg f; do \
-		echo "== $$pkg $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$pkg"; done
+	@FUZZTIME=$(FUZZTIME) .ci/fuzz
 
 golden: setup ## rewrite the golden files; read the diff before you commit it
 	go test -short $$(grep -rl --include='*_test.go' 'flag.Bool("update"' ./internal | xargs -n1 dirname | sort -u) -update
