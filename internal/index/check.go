@@ -135,7 +135,7 @@ func (t *table) check(a *arena, want int) error {
 				}
 				n++
 				m := mix(a.at(slot & idMask).key(t.at))
-				if t.shard(m) != s || mark(m) != slot&^idMask || seventh(m) != b[0]>>(4+k)&1 {
+				if t.shard(m) != s || mark(m) != slot&^idMask || seventh(m) != b[0]>>seventhAt(uint32(k+1))&1 {
 					return fmt.Errorf("T4: entry %d in shard %d under the wrong address or mark", slot&idMask, i)
 				}
 				for at := s.home(m); at != j; at = s.after(at) {

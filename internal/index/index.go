@@ -54,12 +54,12 @@ type Index struct {
 	cursor   uint32            // entry after which the event being applied goes on
 	yield    func()            // called after each block operation: readers may come in
 
-	chain   []block.Hash  // of the event being applied
-	tokens  []block.Token // leftover of the parent and the page after it
-	found   []found       // about its handles
-	fresh   filter        // keys it brought so far
-	arrived []Handle      // handles whose orphans have to be looked for
-	sink    uint32        // keeps touches from being optimised away
+	chain            []block.Hash  // of the event being applied
+	tokens           []block.Token // leftover of the parent and the page after it
+	asHash, asHandle []probe       // for its next blocks, see fetch
+	fresh            filter        // keys they brought so far
+	arrived          []Handle      // handles whose orphans have to be looked for
+	sink             uint32        // keeps touches from being optimised away
 }
 
 // fan names how many children of a block a target holds.

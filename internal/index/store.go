@@ -135,55 +135,57 @@ func (x *Index) addTier(m *mirror, h Handle, s source, t Tier, r *Result) {
 
 // storeWhole stores handles from the i-th on, each of which is one block: hashes[0] after parent, and so on.
 func (x *Index) storeWhole(m *mirror, op *Op, gone []bool, i int, hashes []block.Hash, parent uint32, r *Result) {
-	handles := op.Handles[i:]
-	x.fetch(m, handles, hashes)
-	for k, h := range handles {
-		var id uint32
+	for handles := op.Handles[i:]; len(handles) > 0; {
+		n := min(len(handles), batchLen)
+		x.fetch(m, handles[:n], hashes[:n])
 		var conflict bool
-		if gone != nil && gone[i+k] {
-			id, conflict = x.entryOf(hashes[k], parent)
-		} else {
-			id, conflict = x.storeBlock(m, h, hashes[k], &x.found[k], parent, op.Tier, r)
-		}
-		if id == 0 {
-			if conflict {
-				r.Conflict += len(handles) - k
+		for k := range n {
+			asHandle, asHash := &x.asHandle[k], &x.asHash[k]
+			var id uint32
+			if gone != nil && gone[i+k] {
+				id, conflict = x.entryOf(hashes[k], parent)
 			} else {
-				r.Refused += len(handles) - k
+				id, conflict = x.storeBlock(m, asHandle, asHash, parent, op.Tier, r)
 			}
-			return
+			if id == 0 {
+				if conflict {
+					r.Conflict += len(handles) - k
+				} else {
+					r.Refused += len(handles) - k
+				}
+				return
+			}
+			x.fresh.add(asHash.mixed)
+			x.fresh.add(asHandle.mixed)
+			x.advance(id)
+			parent = id
+			x.pause()
 		}
-		x.fresh.add(x.found[k].hash)
-		x.fresh.add(x.found[k].handle)
-		x.advance(id)
-		parent = id
-		x.pause()
+		handles, hashes, i = handles[n:], hashes[n:], i+n
 	}
 }
 
-// found is what fetch learned about one handle of an event.
-type found struct {
-	hash, handle uint64 // of the block and of the handle, mixed
-	id, owner    uint32 // entry with the hash, entry with the primary handle; 0: none
-}
-
-// fetch finds what storing the handles will look at: first the buckets, in a loop that does nothing
-// else so that the cache misses overlap, then the entries.
+// fetch finds what storing some handles will look at: entries with the hashes, x.asHash, and those
+// with the primary handles, x.asHandle. At most batchLen.
 func (x *Index) fetch(m *mirror, handles []Handle, hashes []block.Hash) {
-	x.found, x.fresh = x.found[:0], filter{}
-	for k, h := range handles {
-		f := found{hash: mix(uint64(hashes[k])), handle: mix(uint64(h))}
-		x.found = append(x.found, f)
-		x.sink += x.byHash.touch(f.hash) + x.byHandle.touch(f.handle)
-		if m.side != nil {
-			x.sink += m.side.touch(f.handle)
+	x.asHash, x.asHandle, x.fresh = x.asHash[:0], x.asHandle[:0], filter{}
+	for _, h := range hashes {
+		x.asHash = append(x.asHash, probe{key: uint64(h)})
+	}
+	for _, h := range handles {
+		x.asHandle = append(x.asHandle, probe{key: uint64(h)})
+	}
+	var hashAt, handleAt aims
+	x.byHash.aim(x.asHash, &hashAt)
+	x.byHandle.aim(x.asHandle, &handleAt)
+	x.sink += hashAt.touch(len(hashes)) + handleAt.touch(len(handles))
+	if m.side != nil {
+		for i := range x.asHandle {
+			x.sink += m.side.touch(x.asHandle[i].mixed)
 		}
 	}
-	for k, h := range handles {
-		f := &x.found[k]
-		f.id = x.byHash.find(&x.arena, f.hash, uint64(hashes[k]))
-		f.owner = x.byHandle.find(&x.arena, f.handle, uint64(h))
-	}
+	x.byHash.settle(&x.arena, x.asHash, &hashAt)
+	x.byHandle.settle(&x.arena, x.asHandle, &handleAt)
 }
 
 // filter remembers keys by one bit of 1024 each: what it has not seen, it was not given.
@@ -195,28 +197,29 @@ func (f *filter) may(m uint64) bool { return f[m>>6&15]>>(m&63)&1 != 0 }
 
 // recall finds a block again after fetch. What fetch found is checked; what it did not find can only
 // have come since if the event itself brought it, which the filter knows.
-func (x *Index) recall(h block.Hash, f *found) uint32 {
-	if f.id != 0 && h != 0 && x.arena.at(f.id).hash() == h || f.id == 0 && !x.fresh.may(f.hash) {
-		return f.id
+func (x *Index) recall(p *probe) uint32 {
+	if p.id != 0 && p.key != 0 && x.arena.at(p.id).key(fHash) == p.key || p.id == 0 && !x.fresh.may(p.mixed) {
+		return p.id
 	}
-	return x.byHash.find(&x.arena, f.hash, uint64(h))
+	return x.byHash.find(&x.arena, p.mixed, p.key)
 }
 
 // recallOwner is recall for the entry with a primary handle.
-func (x *Index) recallOwner(h Handle, f *found) uint32 {
-	if f.owner == 0 {
-		if !x.fresh.may(f.handle) {
+func (x *Index) recallOwner(p *probe) uint32 {
+	if p.id == 0 {
+		if !x.fresh.may(p.mixed) {
 			return 0
 		}
-	} else if e := x.arena.at(f.owner); e.handle() == h && x.sets.hasPrimary(e[fSet]) {
-		return f.owner
+	} else if e := x.arena.at(p.id); e.key(fHandle) == p.key && x.sets.hasPrimary(e[fSet]) {
+		return p.id
 	}
-	return x.byHandle.find(&x.arena, f.handle, uint64(h))
+	return x.byHandle.find(&x.arena, p.mixed, p.key)
 }
 
 // storeBlock stores a handle that is one block. It returns the entry, or 0 if the block is refused.
-func (x *Index) storeBlock(m *mirror, h Handle, hash block.Hash, f *found, parent uint32, t Tier, r *Result) (id uint32, conflict bool) {
-	owner := x.recallOwner(h, f) // of h as a primary handle
+func (x *Index) storeBlock(m *mirror, asHandle, asHash *probe, parent uint32, t Tier, r *Result) (id uint32, conflict bool) {
+	h, hash := Handle(asHandle.key), block.Hash(asHash.key)
+	owner := x.recallOwner(asHandle) // of h as a primary handle
 	s := source{}
 	if owner != 0 && x.sets.get(x.arena.at(owner)[fSet], m.t) == primary {
 		s = source{id: owner, tiers: tier(GPU), first: true}
@@ -230,12 +233,12 @@ func (x *Index) storeBlock(m *mirror, h Handle, hash block.Hash, f *found, paren
 		}
 		x.drop(m, h, s, r)
 		r.Rebound++
-		owner = x.recallOwner(h, f)
+		owner = x.recallOwner(asHandle)
 	}
 	if x.handles >= x.opt.HandleLimit {
 		return 0, false
 	}
-	id = x.recall(hash, f)
+	id = x.recall(asHash)
 	was := absent
 	if id != 0 {
 		e := x.arena.at(id)
@@ -248,12 +251,12 @@ func (x *Index) storeBlock(m *mirror, h Handle, hash block.Hash, f *found, paren
 		return 0, false
 	}
 	if id == 0 {
-		if id = x.newEntry(hash, f.hash, parent); id == 0 {
+		if id = x.newEntry(hash, asHash.mixed, parent); id == 0 {
 			return 0, false
 		}
 	}
 	if was == absent && t == GPU {
-		x.hold(m, h, f.handle, id, owner)
+		x.hold(m, h, asHandle.mixed, id, owner)
 		r.Stored++
 	} else {
 		m.sidelong().insert(h, id, tier(t))
@@ -322,31 +325,48 @@ func (x *Index) storeBare(m *mirror, op *Op, at place, r *Result) {
 
 // removeAll takes handles away from one tier.
 func (x *Index) removeAll(m *mirror, op *Op, r *Result) {
-	// As in fetch: the buckets of the handles, their entries, the buckets of the hashes.
-	x.found = x.found[:0]
-	for _, h := range op.Handles {
-		f := found{handle: mix(uint64(h))}
-		x.found = append(x.found, f)
-		x.sink += x.byHandle.touch(f.handle)
-		if m.side != nil {
-			x.sink += m.side.touch(f.handle)
+	for handles := op.Handles; len(handles) > 0; {
+		n := min(len(handles), batchLen)
+		x.fetchGone(m, handles[:n])
+		for k, h := range handles[:n] {
+			x.removeOne(m, h, x.asHandle[k].id, op.Tier, r)
+			x.pause()
+		}
+		handles = handles[n:]
+	}
+}
+
+// fetchGone finds what removing some handles will look at: entries with the primary handles, x.asHandle,
+// and where the hashes of those and of others lie. At most batchLen.
+func (x *Index) fetchGone(m *mirror, handles []Handle) {
+	x.asHandle, x.asHash = x.asHandle[:0], x.asHash[:0]
+	for _, h := range handles {
+		x.asHandle = append(x.asHandle, probe{key: uint64(h)})
+	}
+	var at aims
+	x.byHandle.aim(x.asHandle, &at)
+	x.sink += at.touch(len(handles))
+	if m.side != nil {
+		for i := range x.asHandle {
+			x.sink += m.side.touch(x.asHandle[i].mixed)
 		}
 	}
-	for k, h := range op.Handles {
-		f := &x.found[k]
-		if f.owner = x.byHandle.find(&x.arena, f.handle, uint64(h)); f.owner == 0 {
-			f.id, _ = m.side.get(h)
+	x.byHandle.settle(&x.arena, x.asHandle, &at)
+	for i := range x.asHandle {
+		id := x.asHandle[i].id
+		if id == 0 {
+			id, _ = m.side.get(handles[i])
+		}
+		if id != 0 {
+			e := x.arena.at(id)
+			x.asHash = append(x.asHash, probe{key: e.key(fHash)})
+			if p := e[fParent]; p != 0 {
+				x.sink += x.arena.at(p)[fSet] // the parent of the last is looked at for the first time
+			}
 		}
 	}
-	for k := range x.found {
-		if id := x.found[k].owner | x.found[k].id; id != 0 { // one of them is
-			x.sink += x.byHash.touch(mix(x.arena.at(id).key(fHash)))
-		}
-	}
-	for k, h := range op.Handles {
-		x.removeOne(m, h, x.found[k].owner, op.Tier, r)
-		x.pause()
-	}
+	x.byHash.aim(x.asHash, &at)
+	x.sink += at.touch(len(x.asHash))
 }
 
 // removeOne takes a handle away from a tier; owner had it as primary handle when the event began.

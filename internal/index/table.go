@@ -1,6 +1,9 @@
 package index
 
-import "unsafe"
+import (
+	"math/bits"
+	"unsafe"
+)
 
 // table finds the entries of an arena by one of their keys. It stores ids only, four bytes each: seven
 // bits of the hash beside the 26 of the id tell most strangers apart without a look at the arena.
@@ -10,8 +13,8 @@ import "unsafe"
 // so a search stops at the first bucket that nothing went past, and a removal leaves no marker behind.
 //
 // A bucket is a head and 15 slots. The head holds, from bit 0, the number of slots in use (4 bits), the
-// seventh bit of the mark of each slot (15), and how many keys went past (13, sticking at the largest).
-// A slot holds six bits of mark and the id.
+// seventh bit of the mark of each slot (those of slots 2, 4 ... 14, then of 1, 3 ... 15), and how many
+// keys went past (13 bits, sticking at the largest). A slot holds six bits of mark and the id.
 //
 // Invariants:
 //
@@ -37,6 +40,8 @@ type table struct {
 	level uint     // 1<<level <= count < 2<<level
 	ids   []uint32 // of the shard being rearranged
 	mixed []uint64 // their keys, mixed
+	like  []likeness
+	sink  uint32 // keeps touches from being optimised away
 }
 
 // shard is 16 bytes, so that those of millions of keys stay in the nearer caches: a slice would be 24
@@ -99,28 +104,56 @@ func (s *shard) after(i uint32) uint32 {
 
 func (s *shard) full() bool { return (s.n+1)*8 > s.size*bucketKeys*7 }
 
-// touch brings the bucket of a key into the cache; several in a row overlap their misses.
-func (t *table) touch(m uint64) uint32 {
-	s := t.shard(m)
-	return s.bucket(s.home(m))[0]
+// like returns the slots that have the mark of a mixed key, and perhaps empty ones: bit j/2 for an even
+// slot j, bit 32+j/2 for an odd one. It compares two slots at a time and never branches: the number of
+// slots in use differs from bucket to bucket, so a loop over them is mispredicted nearly every time.
+func (b *bucket) like(m uint64) uint64 {
+	const both = 1<<32 | 1
+	want := m >> markShift & 63 << idBits * both
+	bit := m >> (markShift + 6) & 1
+	equal := pair(b[0], b[1], want) >> 7
+	equal |= pair(b[2], b[3], want) >> 6
+	equal |= pair(b[4], b[5], want) >> 5
+	equal |= pair(b[6], b[7], want) >> 4
+	equal |= pair(b[8], b[9], want) >> 3
+	equal |= pair(b[10], b[11], want) >> 2
+	equal |= pair(b[12], b[13], want) >> 1
+	equal |= pair(b[14], b[15], want)
+	head := uint64(b[0])
+	sevenths := head>>3&0xff | head>>11&0xff<<32
+	return equal >> 24 &^ (sevenths ^ bit*0xff*both) &^ 1
 }
+
+// pair has the highest bit of the lower half set if the mark of slot even is the wanted one, and
+// likewise of the upper half for slot odd.
+func pair(even, odd uint32, want uint64) uint64 {
+	const tops = 1<<63 | 1<<31
+	return (tops - (uint64(even)|uint64(odd)<<32^want)>>1&(tops-tops>>6)) & tops
+}
+
+// slot returns the first of the slots that like gave.
+func (b *bucket) slot(c uint64) uint32 { return b[slotOf(c)] }
+
+func slotOf(c uint64) uint32 {
+	k := uint32(bits.TrailingZeros64(c))
+	return (k<<1 | k>>5) & 15
+}
+
+// seventhAt is where the head keeps the seventh bit of a slot.
+func seventhAt(j uint32) uint32 { return 3 + j>>1 + j&1<<3 }
 
 // find returns the id of the entry with the key, 0 if there is none.
 func (t *table) find(a *arena, m, key uint64) uint32 {
 	s := t.shard(m)
-	mk, bit := mark(m), seventh(m)
 	i := s.home(m)
 	for range s.size {
 		b := s.bucket(i)
-		head := b[0]
-		for j := uint32(1); j <= head&15; j++ {
-			if slot := b[j&15]; slot&^idMask == mk && head>>(3+j)&1 == bit {
-				if id := slot & idMask; a.at(id).key(t.at) == key {
-					return id
-				}
+		for c := b.like(m); c != 0; c &= c - 1 {
+			if id := b.slot(c) & idMask; id != 0 && a.at(id).key(t.at) == key {
+				return id
 			}
 		}
-		if head>>pastShift == 0 {
+		if b[0]>>pastShift == 0 {
 			return 0
 		}
 		i = s.after(i)
@@ -154,7 +187,7 @@ func (s *shard) put(m uint64, id uint32) {
 	b[0]++
 	j := b[0] & 15
 	b[j] = mark(m) | id
-	b[0] = b[0]&^(1<<(3+j)) | seventh(m)<<(3+j)
+	b[0] = b[0]&^(1<<seventhAt(j)) | seventh(m)<<seventhAt(j)
 	s.n++
 }
 
@@ -164,13 +197,9 @@ func (t *table) remove(m uint64, id uint32) {
 	want := mark(m) | id
 	for i := s.home(m); ; i = s.after(i) {
 		b := s.bucket(i)
-		n := b[0] & 15
-		for j := uint32(1); j <= n; j++ {
-			if b[j&15] == want {
-				b[j] = b[n]
-				b[n] = 0
-				b[0] = b[0]&^(1<<(3+j)) | b[0]>>(3+n)&1<<(3+j)
-				b[0]--
+		for c := b.like(m); c != 0; c &= c - 1 {
+			if j := slotOf(c); b[j] == want {
+				b.clear(j)
 				s.n--
 				t.n--
 				return
@@ -180,6 +209,15 @@ func (t *table) remove(m uint64, id uint32) {
 			b[0] -= 1 << pastShift // it went past here
 		}
 	}
+}
+
+// clear frees a slot by moving the last one there.
+func (b *bucket) clear(j uint32) {
+	n := b[0] & 15
+	b[j] = b[n]
+	b[n] = 0
+	b[0] = b[0]&^(1<<seventhAt(j)) | b[0]>>seventhAt(n)&1<<seventhAt(j)
+	b[0]--
 }
 
 // grow gives a full shard a sixth more buckets, rounded up to what the allocator hands out anyway.
