@@ -22,8 +22,13 @@ type source struct {
 
 // lookup finds what a handle stands for.
 func (x *Index) lookup(m *mirror, h Handle) source {
-	if id := x.byHandle.find(&x.arena, mix(uint64(h)), uint64(h)); id != 0 && x.sets.get(x.arena.at(id)[fSet], m.t) == primary {
-		return source{id: id, tiers: tier(GPU), first: true}
+	return x.means(m, h, x.byHandle.find(&x.arena, mix(uint64(h)), uint64(h)))
+}
+
+// means is lookup where the owner of the handle, the entry with it as primary handle, is known; 0: none.
+func (x *Index) means(m *mirror, h Handle, owner uint32) source {
+	if owner != 0 && x.sets.get(x.arena.at(owner)[fSet], m.t) == primary {
+		return source{id: owner, tiers: tier(GPU), first: true}
 	}
 	return x.unusual(m, h)
 }
@@ -72,8 +77,18 @@ func (x *Index) store(m *mirror, op *Op, gone []bool, r *Result) {
 	fits := op.fits(page)
 	at := place{hash: op.Namespace}
 	i := 0
+	x.asHandle = x.asHandle[:0]
 	if op.HasParent {
-		s := x.lookup(m, op.Parent)
+		var s source
+		if fits && len(op.Hashes) > 0 {
+			// The parent is as far away as the blocks, so it is looked for together with the first.
+			n := min(len(op.Handles), batchLen-1)
+			x.fetch(m, op.Handles[:n], op.Hashes[:n], op.Parent)
+			s = x.means(m, op.Parent, x.asHandle[n].id)
+			x.asHandle = x.asHandle[:n]
+		} else {
+			s = x.lookup(m, op.Parent)
+		}
 		// Announced again with its parent gone, a known handle still says where we are.
 		for lost := s.tiers == 0 && fits; lost && i < len(op.Handles); i++ {
 			known := x.lookup(m, op.Handles[i])
@@ -81,6 +96,7 @@ func (x *Index) store(m *mirror, op *Op, gone []bool, r *Result) {
 				break
 			}
 			s = known
+			x.asHandle = x.asHandle[:0]
 			x.addTier(m, op.Handles[i], known, op.Tier, r)
 		}
 		if s.tiers == 0 {
@@ -134,10 +150,14 @@ func (x *Index) addTier(m *mirror, h Handle, s source, t Tier, r *Result) {
 }
 
 // storeWhole stores handles from the i-th on, each of which is one block: hashes[0] after parent, and so on.
+// If x.asHandle is not empty, the first of them have been fetched.
 func (x *Index) storeWhole(m *mirror, op *Op, gone []bool, i int, hashes []block.Hash, parent uint32, r *Result) {
 	for handles := op.Handles[i:]; len(handles) > 0; {
-		n := min(len(handles), batchLen)
-		x.fetch(m, handles[:n], hashes[:n])
+		n := len(x.asHandle)
+		if n == 0 {
+			n = min(len(handles), batchLen)
+			x.fetch(m, handles[:n], hashes[:n])
+		}
 		var conflict bool
 		for k := range n {
 			asHandle, asHash := &x.asHandle[k], &x.asHash[k]
@@ -162,12 +182,13 @@ func (x *Index) storeWhole(m *mirror, op *Op, gone []bool, i int, hashes []block
 			x.pause()
 		}
 		handles, hashes, i = handles[n:], hashes[n:], i+n
+		x.asHandle = x.asHandle[:0]
 	}
 }
 
 // fetch finds what storing some handles will look at: entries with the hashes, x.asHash, and those
-// with the primary handles, x.asHandle. At most batchLen.
-func (x *Index) fetch(m *mirror, handles []Handle, hashes []block.Hash) {
+// with the primary handles, x.asHandle, first those of the blocks and then others. At most batchLen.
+func (x *Index) fetch(m *mirror, handles []Handle, hashes []block.Hash, others ...Handle) {
 	x.asHash, x.asHandle, x.fresh = x.asHash[:0], x.asHandle[:0], filter{}
 	for _, h := range hashes {
 		x.asHash = append(x.asHash, probe{key: uint64(h)})
@@ -175,10 +196,13 @@ func (x *Index) fetch(m *mirror, handles []Handle, hashes []block.Hash) {
 	for _, h := range handles {
 		x.asHandle = append(x.asHandle, probe{key: uint64(h)})
 	}
+	for _, h := range others {
+		x.asHandle = append(x.asHandle, probe{key: uint64(h)})
+	}
 	var hashAt, handleAt aims
 	x.byHash.aim(x.asHash, &hashAt)
 	x.byHandle.aim(x.asHandle, &handleAt)
-	x.sink += hashAt.touch(len(hashes)) + handleAt.touch(len(handles))
+	x.sink += hashAt.touch(len(hashes)) + handleAt.touch(len(x.asHandle))
 	if m.side != nil {
 		for i := range x.asHandle {
 			x.sink += m.side.touch(x.asHandle[i].mixed)
@@ -220,12 +244,7 @@ func (x *Index) recallOwner(p *probe) uint32 {
 func (x *Index) storeBlock(m *mirror, asHandle, asHash *probe, parent uint32, t Tier, r *Result) (id uint32, conflict bool) {
 	h, hash := Handle(asHandle.key), block.Hash(asHash.key)
 	owner := x.recallOwner(asHandle) // of h as a primary handle
-	s := source{}
-	if owner != 0 && x.sets.get(x.arena.at(owner)[fSet], m.t) == primary {
-		s = source{id: owner, tiers: tier(GPU), first: true}
-	} else if m.side != nil || m.pages != nil {
-		s = x.unusual(m, h)
-	}
+	s := x.means(m, h, owner)
 	if s.tiers != 0 {
 		if s.page == nil && x.arena.at(s.id).hash() == hash {
 			x.addTier(m, h, s, t, r)
@@ -250,12 +269,18 @@ func (x *Index) storeBlock(m *mirror, asHandle, asHash *probe, parent uint32, t 
 	if was == absent && x.members >= x.opt.Limit {
 		return 0, false
 	}
-	if id == 0 {
-		if id = x.newEntry(hash, asHash.mixed, parent); id == 0 {
-			return 0, false
-		}
+	fresh := id == 0 && owner == 0 && t == GPU
+	if fresh {
+		id = x.holdNew(m, asHandle, asHash, parent)
+	} else if id == 0 {
+		id = x.newEntry(hash, asHash.mixed, parent)
 	}
-	if was == absent && t == GPU {
+	if id == 0 {
+		return 0, false
+	}
+	if fresh {
+		r.Stored++
+	} else if was == absent && t == GPU {
 		x.hold(m, h, asHandle.mixed, id, owner)
 		r.Stored++
 	} else {
@@ -329,7 +354,11 @@ func (x *Index) removeAll(m *mirror, op *Op, r *Result) {
 		n := min(len(handles), batchLen)
 		x.fetchGone(m, handles[:n])
 		for k, h := range handles[:n] {
-			x.removeOne(m, h, x.asHandle[k].id, op.Tier, r)
+			if !x.evictSole(m, &x.asHandle[k], &x.asHash[k], op.Tier) {
+				x.removeOne(m, h, x.asHandle[k].id, op.Tier, r)
+			} else {
+				r.Removed++
+			}
 			x.pause()
 		}
 		handles = handles[n:]
@@ -357,16 +386,45 @@ func (x *Index) fetchGone(m *mirror, handles []Handle) {
 		if id == 0 {
 			id, _ = m.side.get(handles[i])
 		}
+		var p probe
 		if id != 0 {
 			e := x.arena.at(id)
-			x.asHash = append(x.asHash, probe{key: e.key(fHash)})
-			if p := e[fParent]; p != 0 {
-				x.sink += x.arena.at(p)[fSet] // the parent of the last is looked at for the first time
+			p.key = e.key(fHash)
+			if parent := e[fParent]; parent != 0 {
+				x.sink += x.arena.at(parent)[fSet]
 			}
 		}
+		x.asHash = append(x.asHash, p)
 	}
 	x.byHash.aim(x.asHash, &at)
 	x.sink += at.touch(len(x.asHash))
+}
+
+// evictSole takes the handle away if that is what most removals are: from GPU, of a block that this target
+// alone holds and only by this handle, and that has no child. If not it does nothing, and says so. The
+// outcome is that of removeOne.
+func (x *Index) evictSole(m *mirror, asHandle, asHash *probe, t Tier) bool {
+	id := asHandle.id
+	if id == 0 || t != GPU || m.orphans.waiting > 0 || len(x.pins) > 0 {
+		return false
+	}
+	e := x.arena.at(id)
+	if e.key(fHandle) != asHandle.key || e[fSet] != single(m.t, primary) || e[fKid] != 0 {
+		return false
+	}
+	m.sum -= contentTerm(e.hash(), tier(GPU))
+	x.members--
+	m.blocks--
+	m.handles--
+	x.handles--
+	parent := e[fParent]
+	x.byHandle.remove(asHandle.mixed, id)
+	x.byHash.remove(asHash.mixed, id)
+	x.arena.release(id)
+	if parent != 0 {
+		x.dropKidOf(m, parent)
+	}
+	return true
 }
 
 // removeOne takes a handle away from a tier; owner had it as primary handle when the event began.
@@ -377,12 +435,10 @@ func (x *Index) removeOne(m *mirror, h Handle, owner uint32, t Tier, r *Result) 
 		r.Dropped += void
 	}
 	// Removals free entries and give nothing a primary handle, so the owner is this one or none.
-	var s source
-	if owner != 0 && x.arena.at(owner).handle() == h && x.sets.get(x.arena.at(owner)[fSet], m.t) == primary {
-		s = source{id: owner, tiers: tier(GPU), first: true}
-	} else {
-		s = x.unusual(m, h)
+	if owner != 0 && x.arena.at(owner).handle() != h {
+		owner = 0
 	}
+	s := x.means(m, h, owner)
 	now := s.tiers &^ tier(t)
 	switch {
 	case s.tiers == now:
