@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvroute/kvroute/internal/load"
 	"github.com/kvroute/kvroute/internal/score"
+	"github.com/kvroute/kvroute/internal/target"
 )
 
 const second = int64(1e9)
@@ -185,6 +186,88 @@ func TestSessionPolicyIsBounded(t *testing.T) {
 	req := score.Request{Session: "99999"}
 	if r.pick(req); r.dec.Session != score.BoundHit {
 		t.Errorf("the last session: %s, want hit", r.dec.Session)
+	}
+}
+
+// A full set takes new sessions as soon as bindings are void because targets restarted, and however far
+// the clock went back.
+func TestFullSessionsMakeRoom(t *testing.T) {
+	const capacity = 65536
+	both := config(score.KVAware, affinity(score.AffinityBoth))
+	for _, tc := range []struct {
+		name    string
+		cfg     score.Config
+		release bool
+		change  func(r *rig)
+		at      []int64 // of new sessions; the last must find room
+	}{
+		{"restarted in use", both, false, func(r *rig) { r.led.Join(0, 2); r.led.Join(1, 2) }, []int64{1}},
+		{"restarted, session policy", config(score.Session), false, func(r *rig) { r.led.Join(0, 2); r.led.Join(1, 2) }, []int64{1}},
+		{"forgotten, session policy", config(score.Session), false, func(r *rig) {
+			for i := range target.ID(2) {
+				r.sc.Forget(i)
+				r.led.Join(i, 1)
+			}
+		}, []int64{1}},
+		{"clock went back", both, true, func(*rig) {}, []int64{0, 3600 * second}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, 2, tc.cfg)
+			pick := func(name string, at int64) {
+				req := score.Request{Session: name, At: at, InputTokens: 1}
+				if err := r.sc.Pick(&req, r.cands, &r.dec); err != nil {
+					t.Fatal(err)
+				}
+			}
+			const start = 1_000_000 * second
+			for i := range capacity {
+				if pick(fmt.Sprint(i), start); tc.release {
+					r.sc.Release(r.dec.Handle, start)
+				}
+			}
+			tc.change(r)
+			for i, at := range tc.at {
+				pick(fmt.Sprint("new", i), at)
+			}
+			if r.dec.Session != score.BoundNew || r.sc.Sessions() > capacity {
+				t.Errorf("a new session: %q with %d bindings, want new within %d", r.dec.Session, r.sc.Sessions(), capacity)
+			}
+		})
+	}
+}
+
+// Refusing a session costs no look at all of them.
+func TestFullSessionsRefuseCheaply(t *testing.T) {
+	r := newRig(t, 2, config(score.Session))
+	for i := range 65536 {
+		req := score.Request{Session: fmt.Sprint(i)}
+		if err := r.sc.Pick(&req, r.cands, &r.dec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	req := score.Request{Session: "one more"}
+	allocs := testing.AllocsPerRun(100, func() {
+		if err := r.sc.Pick(&req, r.cands, &r.dec); err != nil || r.dec.Session != score.BoundFull {
+			t.Fatalf("%v, session %s; want full", err, r.dec.Session)
+		}
+		r.sc.Release(r.dec.Handle, 0)
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations, want 0", allocs)
+	}
+}
+
+// Scorers may share a ledger; a handle given to the wrong one must not bring it down.
+func TestReleaseByAnotherScorer(t *testing.T) {
+	r := newRig(t, 2, config(score.Session))
+	other, err := score.New(config(score.Session), r.view, r.led)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.pick(score.Request{Session: "s"})
+	other.Unbind(r.dec.Handle)
+	if !other.Release(r.dec.Handle, 0) {
+		t.Error("Release = false, want the reservation ended")
 	}
 }
 

@@ -87,6 +87,9 @@ func (s *Scorer) look(t target.ID, ld *load.Load) *memory {
 
 // meet starts the memory of a life.
 func (s *Scorer) meet(t target.ID, life uint32) *memory {
+	if s.bound != nil {
+		s.bound.dirty = true // bindings of a former life are void, even if nobody called Forget
+	}
 	for int(t) >= len(s.mem) {
 		s.mem = append(s.mem, memory{})
 		s.recent = append(s.recent, 0)
@@ -113,9 +116,13 @@ func (s *Scorer) credit(req *Request, t *Terms, id target.ID, hits int64) {
 
 // prefixTokens is how many of the prompt's tokens its first k blocks hold.
 func prefixTokens(req *Request, k int64) int64 {
-	n := k * int64(req.BlockSize)
-	if len(req.BlockTokens) > 0 {
-		n = int64(req.BlockTokens[min(int(k), len(req.BlockTokens))-1])
+	input := max(req.InputTokens, 0)
+	size := max(int64(req.BlockSize), 0)
+	switch {
+	case len(req.BlockTokens) > 0:
+		return min(int64(req.BlockTokens[min(int(k), len(req.BlockTokens))-1]), input)
+	case size > 0 && k > input/size:
+		return input // not multiplied: the product might overflow
 	}
-	return min(n, max(req.InputTokens, 0))
+	return k * size
 }

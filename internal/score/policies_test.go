@@ -3,6 +3,7 @@ package score_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -21,6 +22,13 @@ func TestNothingToChooseFrom(t *testing.T) {
 	stranger := []score.Candidate{{Target: 7, Key: "x", BlockSize: 16}}
 	if err := r.sc.Pick(&req, stranger, &r.dec); !errors.Is(err, score.ErrNoCandidates) || !strings.Contains(err.Error(), "x") {
 		t.Errorf("candidate unknown to the ledger: error %v, want ErrNoCandidates that names it", err)
+	}
+	// A decision used again says nothing of the pick before, whose reservation someone may have released.
+	if err := r.sc.Pick(&req, r.cands, &r.dec); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.sc.Pick(&req, nil, &r.dec); err == nil || r.dec.Handle != (load.Handle{}) || r.dec.Picked != -1 || len(r.dec.Terms) != 0 {
+		t.Errorf("no candidates: error %v, decision %+v; want an error and an empty decision", err, r.dec)
 	}
 	// Next to one that has joined, a stranger is shown as left out.
 	if err := r.sc.Pick(&req, append(stranger, r.cands...), &r.dec); err != nil {
@@ -421,6 +429,32 @@ func TestBooking(t *testing.T) {
 				t.Errorf("load after the end = %+v, want none", got)
 			}
 		})
+	}
+}
+
+// Whatever a request claims, no term leaves its range.
+func TestAbsurdRequests(t *testing.T) {
+	for _, policy := range score.Policies() {
+		cfg := config(policy)
+		r := newRig(t, 3, cfg)
+		for i := range 300 {
+			req := prompt(chain(i%3, i%7))
+			req.Role = score.Role(i % 3)
+			req.InputTokens = []int64{math.MaxInt64, math.MinInt64, 0, -1, 1 << 62}[i%5]
+			req.N = []int64{math.MaxInt64, math.MinInt64, 0, 1 << 40}[i%4]
+			req.At = []int64{math.MaxInt64, math.MinInt64, 0}[i%3]
+			req.BlockSize = []int{16, math.MaxInt, -5, 0}[i%4]
+			r.pick(req)
+			for _, x := range r.dec.Terms {
+				if !(x.Cost >= 0 && x.Cost < 1e30) || x.HitTokens < 0 || x.HitTokens > max(req.InputTokens, 0) {
+					t.Fatalf("%s, request %d %+v: %+v", policy, i, req, x)
+				}
+			}
+			r.view.add(r.dec.PickedTerms().Candidate.Target, req.Blocks...)
+			if i%2 == 0 {
+				r.end(r.dec.Handle, -req.At)
+			}
+		}
 	}
 }
 

@@ -205,10 +205,10 @@ func (s *Scorer) Forget(t target.ID) {
 // choose fills dec with the terms of all candidates and the choice, changing nothing that a later
 // choice depends on.
 func (s *Scorer) choose(req *Request, cands []Candidate, dec *Decision) error {
+	s.reset(req, dec)
 	if len(cands) == 0 {
 		return ErrNoCandidates
 	}
-	s.reset(req, dec)
 	s.measure(req, cands, dec)
 	if s.choice.eligible == 0 {
 		return fmt.Errorf("%w: none of %d has joined the ledger, as %s", ErrNoCandidates, len(cands), cands[0].Key)

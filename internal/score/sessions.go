@@ -36,8 +36,8 @@ type binding struct {
 // bindings is a bounded set of bindings. With a ttl, idle ones are dropped by sweeps and a set full of
 // younger ones takes no more. Without (the session policy), the half unused longest makes room.
 //
-// Invariants: byKey and the live slots are the same set; at most capacity are live; a slot's gen
-// changes whenever its binding does.
+// Invariants: byKey and the live slots are the same set; at most capacity are live; inUse counts those
+// of them with uses above 0; a slot's gen changes whenever its binding does.
 type bindings struct {
 	byKey    map[bindKey]uint32
 	slots    []binding
@@ -47,7 +47,8 @@ type bindings struct {
 	swept    int64 // time of the last sweep
 	everUsed bool
 	nextIdle int64 // a sweep before this time would drop nothing, unless dirty (what is released later expires later)
-	dirty    bool  // a target was forgotten since the last sweep
+	dirty    bool  // a target began or ended a life since the last sweep
+	inUse    int   // live bindings with uses above 0
 	turns    uint64
 }
 
@@ -78,6 +79,9 @@ func (b *bindings) find(key bindKey, at int64, led *load.Ledger) (slot uint32, f
 // use takes a lease on the binding in slot and returns the tag that ends it.
 func (b *bindings) use(slot uint32) (tag uint64) {
 	s := &b.slots[slot]
+	if s.uses == 0 {
+		b.inUse++
+	}
 	s.uses++
 	b.turns++
 	s.turn = b.turns
@@ -102,22 +106,24 @@ func (b *bindings) bind(key bindKey, t target.ID, life uint32, at int64, led *lo
 		b.byKey[key] = slot
 	}
 	s := &b.slots[slot]
+	if s.uses > 0 {
+		b.inUse-- // leases of the replaced binding are void
+	}
 	*s = binding{key: key, target: t, life: life, gen: s.gen + 1, live: true}
 	return b.use(slot), true
 }
 
 func (b *bindings) makeRoom(at int64, led *load.Ledger) {
-	if !b.everUsed {
+	if !b.everUsed || at < b.swept {
+		// A clock that went back would put off the next sweep by as much.
 		b.everUsed, b.swept, b.nextIdle = true, at, at
 	}
 	full := len(b.byKey) >= b.capacity
-	switch {
-	case b.ttl == 0:
-		if full {
-			b.dropOlderHalf()
-		}
-	case full && (b.dirty || at >= b.nextIdle), at-b.swept >= bindSweep:
+	if full && b.dirty || b.ttl > 0 && (full && at >= b.nextIdle || at-b.swept >= bindSweep) {
 		b.sweep(at, led)
+	}
+	if b.ttl == 0 && len(b.byKey) >= b.capacity && b.inUse < len(b.byKey) {
+		b.dropOlderHalf()
 	}
 }
 
@@ -129,9 +135,10 @@ func (b *bindings) sweep(at int64, led *load.Ledger) {
 		s := &b.slots[i]
 		switch {
 		case !s.live:
-		case b.stale(s, led), s.uses == 0 && at-s.idle >= b.ttl:
+		case b.stale(s, led), b.ttl > 0 && s.uses == 0 && at-s.idle >= b.ttl:
 			b.drop(uint32(i))
 		case s.uses == 0:
+			s.idle = min(s.idle, at) // the clock may have gone back
 			b.nextIdle = min(b.nextIdle, s.idle+b.ttl)
 		}
 	}
@@ -160,6 +167,9 @@ func (b *bindings) dropOlderHalf() {
 
 func (b *bindings) drop(slot uint32) {
 	s := &b.slots[slot]
+	if s.uses > 0 {
+		b.inUse--
+	}
 	delete(b.byKey, s.key)
 	*s = binding{gen: s.gen + 1}
 	b.free = append(b.free, slot)
@@ -167,10 +177,10 @@ func (b *bindings) drop(slot uint32) {
 
 // lease returns the binding a tag was given for, if it is still the same one.
 func (b *bindings) lease(tag uint64) (slot uint32, ok bool) {
-	if tag == 0 {
+	slot = uint32(tag>>32) - 1
+	if int(slot) >= len(b.slots) { // none, or a tag that another scorer on the same ledger gave
 		return 0, false
 	}
-	slot = uint32(tag>>32) - 1
 	s := &b.slots[slot]
 	return slot, s.live && s.gen == uint32(tag)
 }
@@ -183,7 +193,9 @@ func (b *bindings) release(tag uint64, at int64) {
 	}
 	s := &b.slots[slot]
 	if s.uses > 0 {
-		s.uses--
+		if s.uses--; s.uses == 0 {
+			b.inUse--
+		}
 	}
 	if s.uses == 0 {
 		s.idle = at
