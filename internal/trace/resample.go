@@ -15,7 +15,7 @@ import (
 const timeBlocks = 20
 
 // Resample draws a new workload of the same shape: the sessions, or timeBlocks equal blocks of time where
-// there are none, are drawn with replacement, and the k-th draw starts where the k-th one of w started.
+// there are none (of requests, where all of them arrive at once), are drawn with replacement, and the k-th draw starts where the k-th one of w started.
 // random gives 64 uniform bits a call.
 //
 // A session drawn twice must not hit the blocks of its own copy, so later copies get their own blocks,
@@ -68,6 +68,7 @@ func (w *Workload) Resample(random func() uint64) *Workload {
 		return w
 	}
 	out.Forest = f.prune(out.Requests)
+	out.uniqueSessions() // the name made for a copy may be another session's
 	out.order(1)
 	return out
 }
@@ -109,13 +110,13 @@ func (w *Workload) units() ([]int32, []resampleUnit) {
 	if len(w.Requests) == 0 {
 		return unit, units
 	}
-	span := w.Requests[len(w.Requests)-1].Arrival + 1
+	each := (w.Requests[len(w.Requests)-1].Arrival + 1) / timeBlocks
 	for k := range units {
-		units[k].start = int64(k) * (span / timeBlocks)
+		units[k].start = int64(k) * each
 	}
 	for i := range w.Requests {
-		k := timeBlocks - 1
-		if each := span / timeBlocks; each > 0 {
+		k := i * timeBlocks / len(w.Requests) // without times, as many requests each
+		if each > 0 {
 			k = int(min(w.Requests[i].Arrival/each, timeBlocks-1))
 		}
 		unit[i] = int32(k)

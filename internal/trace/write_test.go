@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -388,6 +389,42 @@ func TestResample(t *testing.T) {
 				t.Error("resampling changed the workload")
 			}
 		})
+	}
+}
+
+// A trace without times or sessions is drawn by runs of requests: drawn as one block, resamples would be the
+// trace itself or twice of it.
+func TestResampleWithoutTimes(t *testing.T) {
+	var text strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&text, `{"timestamp":0,"input_length":1024,"output_length":1,"hash_ids":[%d,%d]}`+"\n", i%10, 100+i)
+	}
+	w := loadBytes(t, trace.Options{}, text.String())
+	for seed := range uint64(20) {
+		r := w.Resample(rand.New(rand.NewPCG(seed, 0)).Uint64)
+		first := map[block.Hash]int{}
+		for i := range r.Requests {
+			first[r.Path(r.Requests[i].Leaf, nil)[0]]++
+		}
+		if len(r.Requests) != 200 || len(first) != 10 || r == w {
+			t.Errorf("seed %d: %d requests over %d shared blocks, want a draw of 200 over 10", seed, len(r.Requests), len(first))
+		}
+	}
+}
+
+// The name made for a copy must not be that of another session.
+func TestResampledSessionsHaveNamesOfTheirOwn(t *testing.T) {
+	var text strings.Builder
+	for i, name := range []string{"a", "a~1", "a~2", "a~1#3"} {
+		fmt.Fprintf(&text, `{"timestamp":%d,"input_length":16,"output_length":5,"block_size":16,"session_id":%q,"hash_ids":[%d]}`+"\n", i, name, i)
+	}
+	w := loadBytes(t, trace.Options{}, text.String())
+	for seed := range uint64(200) {
+		r := w.Resample(rand.New(rand.NewPCG(seed, 0)).Uint64)
+		names := slices.Sorted(slices.Values(r.Sessions))
+		if n := len(slices.Compact(names)); n != 4 {
+			t.Fatalf("seed %d: sessions %q, want 4 different names", seed, r.Sessions)
+		}
 	}
 }
 
