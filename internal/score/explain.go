@@ -28,7 +28,7 @@ type ExplainCandidate struct {
 const MaxExplainBlocks = 1 << 20
 
 // Explain decides about a request of blocks blocks with the code that decides in earnest, on numbers
-// given instead of measured. req.Blocks is ignored; where req.BlockSize or req.InputTokens is zero,
+// given instead of measured. Of req.Blocks nothing counts, of req.Images their number; where req.BlockSize or req.InputTokens is zero,
 // blocks of block.DefaultSize and full blocks are assumed.
 func Explain(cfg Config, req Request, blocks int64, cands []ExplainCandidate) (Decision, error) {
 	if blocks < 0 || blocks > MaxExplainBlocks {
@@ -48,6 +48,11 @@ func Explain(cfg Config, req Request, blocks int64, cands []ExplainCandidate) (D
 	for i := range req.Blocks {
 		req.Blocks[i] = block.Hash(i + 1)
 	}
+	images := make([]uint64, len(req.Images)) // different ones, so that any number of them can be held
+	for i := range images {
+		images[i] = uint64(i)
+	}
+	req.Images = images
 	view := statedView(cands)
 	s, err := New(cfg, view, load.New())
 	if err != nil {
@@ -90,6 +95,8 @@ func (c *ExplainCandidate) validate(blocks int64, images int) error {
 		return fmt.Errorf("%d CPU and %d disk hits are more than its %d hits", c.CPUHits, c.DiskHits, c.Hits)
 	case c.ImageHits < 0 || c.ImageHits > int64(images):
 		return fmt.Errorf("%d image hits, of %d images", c.ImageHits, images)
+	case c.ImageHits > imageCapacity:
+		return fmt.Errorf("%d image hits; a target's last %d images are remembered", c.ImageHits, imageCapacity)
 	}
 	return nil
 }

@@ -101,6 +101,17 @@ func TestExplainTiersAndImages(t *testing.T) {
 	if err != nil || d.Picked != 1 || d.Terms[0].Cost != 96 || d.Terms[1].Cost != 55 {
 		t.Errorf("images: %v, %+v; want the warm one at 55 against 96", err, d)
 	}
+	// What is stated counts, whichever the images are.
+	req.Images = []uint64{1, 1, 2}
+	d, err = score.Explain(config(score.KVAware), req, 10, []score.ExplainCandidate{{Name: "w", ImageHits: 1}})
+	if err != nil || d.Terms[0].ImageHits != 1 || !slices.Equal(req.Images, []uint64{1, 1, 2}) {
+		t.Errorf("the same image twice: %v, %d image hits, want 1 as stated", err, d.Terms[0].ImageHits)
+	}
+	req.Images = make([]uint64, 300)
+	_, err = score.Explain(config(score.KVAware), req, 10, []score.ExplainCandidate{{Name: "w", ImageHits: 300}})
+	if err == nil || !strings.Contains(err.Error(), "256") {
+		t.Errorf("more image hits than a target remembers: error %v, want the limit", err)
+	}
 }
 
 // TestTableIsHarmless: records come from files, and nothing in them may act on a terminal.

@@ -234,7 +234,7 @@ func count(least int64) func(string) (Value, error) {
 			return nil, errors.New("too large")
 		case err != nil:
 			return nil, errors.New("not a whole number")
-		case n*times < least:
+		case n < 0 || n*times < least: // far below zero the product overflows
 			return nil, fmt.Errorf("less than %d", least)
 		}
 		return n * times, nil

@@ -67,6 +67,8 @@ func TestParseAxisRejects(t *testing.T) {
 		{"workers=99999999999999999999", "too large", ""},
 		{"capacity=90000000G", "too large", ""},
 		{"capacity=-1", "less than 0", ""},
+		{"workers=-9223372036854775807gi", "less than 1", ""},
+		{"capacity=-9223372036854775808k", "less than 0", ""},
 		{"event-delay=50", "not a time", "250ms"},
 		{"event-delay=-1s", "negative", ""},
 		{"kv-overlap-weight=" + strings.Repeat("1,", 3), "twice", ""},
