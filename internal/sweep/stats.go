@@ -51,9 +51,21 @@ func intervals(runs []*report.Run) map[string]report.Interval {
 		if out == nil {
 			out = map[string]report.Interval{}
 		}
-		out[m.Field] = report.Interval{Low: max(0, values[0]-half), High: values[0] + half}
+		least, most := bounds(m)
+		out[m.Field] = report.Interval{Low: max(least, values[0]-half), High: min(values[0]+half, most)}
 	}
 	return out
+}
+
+// bounds are what no value of a metric lies beyond, so that no interval does.
+func bounds(m *report.Metric) (least, most float64) {
+	switch {
+	case m.Unit == report.Share:
+		return 0, 1
+	case m.Name == report.ImbalanceOf: // greatest over mean
+		return 1, math.Inf(1)
+	}
+	return 0, math.Inf(1)
 }
 
 // valuesOf returns a metric of every run, false unless all know it.

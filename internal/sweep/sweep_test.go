@@ -295,6 +295,25 @@ func TestRunResult(t *testing.T) {
 	}
 }
 
+// No interval reaches beyond what its metric can be.
+func TestIntervalsStayInRange(t *testing.T) {
+	res := do(t, sweep.Config{Points: plan(t, kvAware(), nil, "kv-overlap-weight=1"), Repeats: 5, Seed: 1},
+		func(_ context.Context, w *trace.Workload, p sweep.Point) (*report.Run, error) {
+			last := w.Requests[len(w.Requests)-1].Output // 4 in the trace itself
+			spread := math.Abs(float64(last-4)) / 7
+			return &report.Run{
+				HitBlocks: 1, HitRate: 1 - spread/5, TokenHitRate: 1 - spread/5, MissBlocksPerWorker: []int64{1},
+				RequestsPerWorker: []int64{1}, Imbalance: 1 + spread/10,
+			}, nil
+		})
+	for field, least := range map[string]float64{"hit_rate": 0, "token_hit_rate": 0, "balanced_hit_rate": 0, "imbalance": 1} {
+		iv, ok := res.Runs[0].Intervals[field]
+		if !ok || iv.Low < least || iv.Low >= iv.High || field != "imbalance" && iv.High > 1 {
+			t.Errorf("%s: interval %+v, want one within its range", field, iv)
+		}
+	}
+}
+
 // TestResamplesAreShared: all points see the same traffic in a repeat, other traffic in the next, and
 // the trace itself in the first.
 func TestResamplesAreShared(t *testing.T) {
