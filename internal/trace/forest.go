@@ -92,6 +92,7 @@ func (w *Workload) PrefixTokens(r *Request, k int) int64 {
 type forestBuilder struct {
 	f     *Forest
 	size  int
+	even  bool     // some prompts are known by an even split only
 	slots []uint32 // node + 1; 0: empty
 	shift uint
 	hash  []block.Hash // path of the record before
@@ -104,6 +105,14 @@ func newForestBuilder() *forestBuilder {
 
 // add puts the blocks of rec in and returns the deepest one.
 func (b *forestBuilder) add(rec *Record) (NodeID, error) {
+	// A forest has sizes of all blocks or of none, and an even split says nothing about a block's.
+	switch {
+	case rec.Even && b.f.CumTokens != nil:
+		return NoNode, fmt.Errorf("the blocks of this prompt have no sizes of their own, unlike those before")
+	case rec.BlockTokens != nil && b.even:
+		return NoNode, fmt.Errorf("the blocks of this prompt have sizes of their own, unlike those before")
+	}
+	b.even = b.even || rec.Even
 	k := 0
 	if b.f.CumTokens == nil && rec.BlockTokens == nil {
 		for n := min(len(b.hash), len(rec.Blocks)); k < n && b.hash[k] == rec.Blocks[k]; {

@@ -272,6 +272,42 @@ func TestSeveralSourcesAreOneTrace(t *testing.T) {
 	}
 }
 
+// A forest cannot hold sizes of some blocks next to even splits of others: such a mixture was read, with wrong
+// sizes, and could not be written.
+func TestEvenSplitsAndSizesDoNotMix(t *testing.T) {
+	const (
+		head  = `{"kvroute":"trace/v1","block_size":512}` + "\n"
+		even  = head + `{"t":0,"in":20,"out":5,"new":"00000000000000010000000000000002","even":10}` + "\n" + `{"t":1,"in":60,"out":5,"at":0,"new":"0000000000000003","even":30}` + "\n"
+		sized = head + `{"t":0,"in":20,"out":5,"new":"00000000000000110000000000000012","bt":[5,15]}` + "\n"
+		plain = head + `{"t":0,"in":1024,"out":5,"new":"00000000000000210000000000000022"}` + "\n"
+	)
+	for _, tc := range []struct {
+		data []string
+		want string // of the error; "": none
+	}{
+		{[]string{even, sized}, "f1:2: the blocks of this prompt have sizes of their own, unlike those before"},
+		{[]string{sized, plain, even}, "f2:2: the blocks of this prompt have no sizes of their own, unlike those before"},
+		{[]string{even, plain}, ""},
+		{[]string{plain, sized}, ""},
+	} {
+		var sources []trace.Source
+		for i, d := range tc.data {
+			sources = append(sources, trace.Source{Name: fmt.Sprint("f", i), R: strings.NewReader(d)})
+		}
+		w, err := trace.Load(sources, trace.Options{})
+		switch {
+		case tc.want != "":
+			if err == nil || err.Error() != tc.want {
+				t.Errorf("%q: error %v, want %s", tc.data, err, tc.want)
+			}
+		case err != nil:
+			t.Errorf("%q: %v", tc.data, err)
+		default:
+			sameTraffic(t, w, loadBytes(t, trace.Options{}, string(save(t, w, trace.KVRoute, ""))), true)
+		}
+	}
+}
+
 func TestCut(t *testing.T) {
 	w := load(t, testtraces.Bundled("traces/golden/sessions80-inter16.jsonl.gz"), trace.Options{})
 	for _, tc := range []struct {
