@@ -128,6 +128,11 @@ type run struct {
 }
 
 func newRun(w *trace.Workload, cfg *Config) (*run, error) {
+	if w.Forest == nil { // made by hand, without blocks
+		whole := *w
+		whole.Forest = &trace.Forest{}
+		w = &whole
+	}
 	r := &run{
 		w: w, cfg: cfg, mirror: newMirror(w, cfg.Workers), picks: report.NewPicks(cfg.Workers),
 		outstanding: make([]load.Handle, min(cfg.Outstanding, len(w.Requests)+1)),

@@ -385,6 +385,15 @@ func TestOutstanding(t *testing.T) {
 	}
 }
 
+// A workload made by hand need not have a forest.
+func TestWithoutForest(t *testing.T) {
+	w := &trace.Workload{Name: "made", Requests: []trace.Request{{Leaf: trace.NoNode, Session: -1, Input: 5}}}
+	r := run(t, w, replay.Config{Workers: 2, Outstanding: 1, Score: score.Defaults()})
+	if w.Forest != nil || r.RequestsPerWorker[0] != 1 {
+		t.Errorf("%+v, want one request, and the workload unchanged", r)
+	}
+}
+
 func TestWithoutBlocks(t *testing.T) {
 	w, err := trace.Load([]trace.Source{{Name: "azure.csv", R: strings.NewReader(
 		"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n")}}, trace.Options{})
