@@ -1,12 +1,40 @@
 package report
 
-import "slices"
+import (
+	"encoding/json"
+	"slices"
+)
 
 // rank returns the 0-based index of the nearest-rank percentile: the ceil(percent*n/100)-th smallest,
 // in integers, so that no rounding of percent*n can move it.
 func rank(n int64, percent int64) int64 {
 	r := (percent*n + 99) / 100
 	return min(max(r, 1), n) - 1
+}
+
+// times are the distributions of a simulation in the order of its fields.
+func (s *Sim) times() [4]*Dist { return [4]*Dist{&s.TTFT, &s.ITL, &s.E2E, &s.Queue} }
+
+// known tells whether a distribution has values: where no request completed there are no times, and
+// their zeros are not good ones.
+func (s *Sim) known(d *Dist) bool { return s.Completed > 0 || *d != Dist{} }
+
+// MarshalJSON writes distributions without values as null.
+func (s Sim) MarshalJSON() ([]byte, error) {
+	type plain Sim
+	out := struct { // in front of the fields of the same names, which it hides
+		TTFT  *Dist `json:"ttft_us"`
+		ITL   *Dist `json:"itl_us"`
+		E2E   *Dist `json:"e2e_us"`
+		Queue *Dist `json:"queue_us"`
+		plain
+	}{plain: plain(s)}
+	for i, d := range s.times() {
+		if s.known(d) {
+			*[...]**Dist{&out.TTFT, &out.ITL, &out.E2E, &out.Queue}[i] = d
+		}
+	}
+	return json.Marshal(out)
 }
 
 // Percentile returns the nearest-rank percentile of ascending values: the ceil(percent*n/100)-th

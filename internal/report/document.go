@@ -181,7 +181,11 @@ func simColumns(s *Sim) []string {
 		return make([]string, 4*6+6)
 	}
 	var row []string
-	for _, d := range []*Dist{&s.TTFT, &s.ITL, &s.E2E, &s.Queue} {
+	for _, d := range s.times() {
+		if !s.known(d) {
+			row = append(row, make([]string, 6)...)
+			continue
+		}
 		row = append(row, decimal(d.Sum), float(d.Mean), decimal(d.P50), decimal(d.P90), decimal(d.P99), decimal(d.Max))
 	}
 	return append(row, decimal(s.MakespanUS), decimal(s.PeakActiveBlocks), decimal(s.Preemptions), decimal(s.Completed),

@@ -313,3 +313,32 @@ func TestRecommendationText(t *testing.T) {
 		}
 	}
 }
+
+// Where nothing completed there are no times: null in JSON, empty cells in CSV, never zeros.
+func TestNoTimesAreNotZero(t *testing.T) {
+	some := &report.Sim{Completed: 1, TTFT: report.Dist{Sum: 7, Mean: 7, P50: 7, P90: 7, P99: 7, Max: 7}}
+	for _, tc := range []struct {
+		sim  *report.Sim
+		json string
+		csv  string
+	}{
+		{&report.Sim{Rejected: 3}, `{"ttft_us":null,"itl_us":null,"e2e_us":null,"queue_us":null,"makespan_us":0,`, strings.Repeat(",", 24)},
+		{some, `{"ttft_us":{"sum":7,"mean":7,"p50":7,"p90":7,"p99":7,"max":7},"itl_us":{"sum":0,`, ",7,7,7,7,7,7,0,0,0,"},
+	} {
+		got, err := json.Marshal(tc.sim)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(string(got), tc.json) {
+			t.Errorf("JSON = %s, want %s at its start", got, tc.json)
+		}
+		var out bytes.Buffer
+		doc := report.Document{Runs: []report.Run{{Policy: "least-work", Sim: tc.sim}}}
+		if err := doc.Write(&out, "csv"); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), tc.csv) {
+			t.Errorf("CSV = %s, want %q in it", out.String(), tc.csv)
+		}
+	}
+}

@@ -147,10 +147,7 @@ func makeMetrics() []Metric {
 		for _, p := range parts {
 			ms = append(ms, Metric{
 				Name: d.name + "_" + p.name, Title: d.title + " " + p.name, Unit: Micros, Better: Lower, Sim: true,
-				// Where no request completed there are no times: their zeros are not good ones.
-				value: func(r *Run) (float64, bool) {
-					return p.of(d.of(r.Sim)), r.Sim.Completed > 0 || *d.of(r.Sim) != Dist{}
-				},
+				value: func(r *Run) (float64, bool) { return p.of(d.of(r.Sim)), r.Sim.known(d.of(r.Sim)) },
 			})
 		}
 	}
