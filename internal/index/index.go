@@ -125,10 +125,11 @@ func New(blockSize int, opt Options) *Index {
 	}
 }
 
-// Join makes a target known, empty. A target that has joined is left as it is.
+// Join makes a target known, empty. A target that has joined is left as it is. IDs from
+// target.MaxTargets on are ignored, as by the ledger: their operations are refused as not joined.
 func (x *Index) Join(t target.ID) {
 	if t >= target.MaxTargets {
-		panic("index: target beyond MaxTargets")
+		return
 	}
 	for len(x.mirrors) < slots(t) {
 		x.mirrors = append(x.mirrors, nil)

@@ -458,17 +458,19 @@ func TestOneTargetLeavesOthersAlone(t *testing.T) {
 func TestApplyRefusesWhatIsNoOperation(t *testing.T) {
 	t.Parallel()
 	tests := map[string]Op{
-		"no kind":           {},
-		"unknown kind":      {Kind: Epoch + 1},
-		"unknown tier":      {Kind: Store, Tier: NumTiers, Handles: []Handle{1}, Tokens: tokens(1, 4)},
-		"negative page":     {Kind: Store, PageSize: -1, Handles: []Handle{1}, Tokens: tokens(1, 4)},
-		"tokens and hashes": {Kind: Store, Handles: []Handle{1}, Tokens: tokens(1, 4), Hashes: []block.Hash{1}},
-		"unjoined target":   {Kind: Clear, Target: 3},
+		"no kind":            {},
+		"unknown kind":       {Kind: Epoch + 1},
+		"unknown tier":       {Kind: Store, Tier: NumTiers, Handles: []Handle{1}, Tokens: tokens(1, 4)},
+		"negative page":      {Kind: Store, PageSize: -1, Handles: []Handle{1}, Tokens: tokens(1, 4)},
+		"tokens and hashes":  {Kind: Store, Handles: []Handle{1}, Tokens: tokens(1, 4), Hashes: []block.Hash{1}},
+		"unjoined target":    {Kind: Clear, Target: 3},
+		"beyond all targets": {Kind: Clear, Target: target.MaxTargets},
 	}
 	for _, impl := range implementations {
 		for name, op := range tests {
 			x := impl.make(4, Options{})
 			x.Join(0)
+			x.Join(target.MaxTargets) // no target, and no panic
 			if r, err := x.Apply(op); !errors.Is(err, ErrOp) || r != (Result{}) {
 				t.Errorf("%s: %s: %+v, %v; want %v", impl.name, name, r, err, ErrOp)
 			}

@@ -58,6 +58,9 @@ func newNaiveTarget() *naiveTarget {
 }
 
 func (x *naive) Join(t target.ID) {
+	if t >= target.MaxTargets {
+		return
+	}
 	for len(x.targets) < slots(t) {
 		x.targets = append(x.targets, nil)
 	}
