@@ -189,9 +189,6 @@ func makeMetrics() []Metric {
 // metrics is the fixed table of all of them; nothing writes to it.
 var metrics = makeMetrics()
 
-// Metrics returns all metrics in a fixed order. The slice is the caller's.
-func Metrics() []Metric { return append([]Metric(nil), metrics...) }
-
 // MetricNames returns the names --fail-if knows, in a fixed order.
 func MetricNames() []string {
 	out := make([]string, len(metrics))

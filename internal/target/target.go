@@ -5,7 +5,6 @@
 package target
 
 import (
-	"fmt"
 	"strconv"
 )
 
@@ -36,6 +35,3 @@ func (k Key) RouteKey() string {
 	}
 	return k.Worker + "#dp" + strconv.Itoa(k.Rank)
 }
-
-// String shows the route key with the incarnation.
-func (k Key) String() string { return fmt.Sprintf("%s@%d", k.RouteKey(), k.Incarnation) }
