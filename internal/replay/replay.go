@@ -5,10 +5,8 @@ package replay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 
 	"github.com/kvroute/kvroute/internal/block"
@@ -47,17 +45,7 @@ func (c *Config) Validate() error {
 	between("workers", c.Workers, 1, target.MaxTargets, "")
 	between("capacity", c.Capacity, 0, MaxCapacity, "0 is a cache without limit")
 	between("outstanding", c.Outstanding, 1, MaxOutstanding, "1 releases each request before the next pick")
-	err := c.Score.Validate()
-	var more score.FieldErrors
-	if errors.As(err, &more) {
-		es = append(es, more...)
-	} else if err != nil {
-		return err
-	}
-	if len(es) == 0 {
-		return nil
-	}
-	return es
+	return es.With(c.Score.Validate())
 }
 
 // progressEvery is how many requests pass between two looks at the context and the progress.
@@ -209,7 +197,8 @@ func (r *run) describe(i int) {
 	if q.Even != 0 {
 		r.req.BlockSize = int(q.Even)
 	} else if r.w.Forest.CumTokens != nil {
-		r.req.BlockTokens = r.cumulative(q.Leaf)
+		r.tokens = r.w.Forest.PathTokens(q.Leaf, r.tokens[:0])
+		r.req.BlockTokens = r.tokens
 	}
 	if q.Session >= 0 {
 		r.req.Session = r.w.Sessions[q.Session]
@@ -222,21 +211,6 @@ func (r *run) describe(i int) {
 			r.req.ID = strconv.Itoa(i)
 		}
 	}
-}
-
-// cumulative returns the tokens of the first 1, 2, … blocks of a path.
-func (r *run) cumulative(leaf trace.NodeID) []uint32 {
-	f := r.w.Forest
-	n := 0
-	if leaf != trace.NoNode {
-		n = int(f.Depth[leaf])
-	}
-	r.tokens = slices.Grow(r.tokens[:0], n)[:n]
-	for ; leaf != trace.NoNode; leaf = f.Parent[leaf] {
-		n--
-		r.tokens[n] = f.CumTokens[leaf]
-	}
-	return r.tokens
 }
 
 func (r *run) report() *report.Run {

@@ -54,6 +54,21 @@ func (es FieldErrors) Error() string {
 	return strings.Join(lines, "; ")
 }
 
+// With returns the faults and those of err, or nil where there are none: for configs that contain a
+// Config. An err of another kind stands for itself.
+func (es FieldErrors) With(err error) error {
+	var more FieldErrors
+	if errors.As(err, &more) {
+		es = append(es, more...)
+	} else if err != nil {
+		return err
+	}
+	if len(es) == 0 {
+		return nil
+	}
+	return es
+}
+
 // Unwrap gives the single faults to errors.As and errors.Is.
 func (es FieldErrors) Unwrap() []error {
 	out := make([]error, len(es))

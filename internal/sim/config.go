@@ -6,7 +6,6 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -120,17 +119,7 @@ func (c *Config) Validate() error {
 	}
 	c.validateSlow(fault)
 	c.validateKills(fault)
-	err := c.Score.Validate()
-	var more score.FieldErrors
-	if errors.As(err, &more) {
-		es = append(es, more...)
-	} else if err != nil {
-		return err
-	}
-	if len(es) == 0 {
-		return nil
-	}
-	return es
+	return es.With(c.Score.Validate())
 }
 
 type faulter func(field, value, reason, hint string)

@@ -9,7 +9,6 @@ import (
 	"github.com/kvroute/kvroute/internal/load"
 	"github.com/kvroute/kvroute/internal/score"
 	"github.com/kvroute/kvroute/internal/target"
-	"github.com/kvroute/kvroute/internal/trace"
 )
 
 // newRouters makes the routers and their candidates, one list for each leg of a request.
@@ -96,7 +95,8 @@ func (s *run) describe(i int32) {
 	if q.Even != 0 {
 		s.req.BlockSize = int(q.Even)
 	} else if c := s.w.Forest.CumTokens; c != nil {
-		s.req.BlockTokens = s.cumulative(q.Leaf)
+		s.tokens = s.w.Forest.PathTokens(q.Leaf, s.tokens[:0])
+		s.req.BlockTokens = s.tokens
 	}
 	if q.Session >= 0 {
 		s.req.Session = s.w.Sessions[q.Session]
@@ -109,21 +109,6 @@ func (s *run) describe(i int32) {
 			s.req.ID = strconv.Itoa(int(i))
 		}
 	}
-}
-
-// cumulative returns the tokens of the first 1, 2, … blocks of a path.
-func (s *run) cumulative(leaf trace.NodeID) []uint32 {
-	f := s.w.Forest
-	n := 0
-	if leaf != trace.NoNode {
-		n = int(f.Depth[leaf])
-	}
-	s.tokens = slices.Grow(s.tokens[:0], n)[:n]
-	for ; leaf != trace.NoNode; leaf = f.Parent[leaf] {
-		n--
-		s.tokens[n] = f.CumTokens[leaf]
-	}
-	return s.tokens
 }
 
 // release ends the reservation of one leg; handles that have been released, or whose worker is gone,

@@ -23,6 +23,21 @@ func (w *Workload) Path(leaf NodeID, dst []block.Hash) []block.Hash {
 	return w.Forest.Path(leaf, dst)
 }
 
+// PathTokens appends, for each block from the root to leaf, the tokens up to and including it to dst and
+// returns it. It is for forests that have CumTokens.
+func (f *Forest) PathTokens(leaf NodeID, dst []uint32) []uint32 {
+	if leaf == NoNode {
+		return dst
+	}
+	i := len(dst) + int(f.Depth[leaf])
+	dst = slices.Grow(dst, int(f.Depth[leaf]))[:i]
+	for ; leaf != NoNode; leaf = f.Parent[leaf] {
+		i--
+		dst[i] = f.CumTokens[leaf]
+	}
+	return dst
+}
+
 // Path appends the hashes of the blocks from the root to leaf to dst and returns it.
 func (f *Forest) Path(leaf NodeID, dst []block.Hash) []block.Hash {
 	if leaf == NoNode {
