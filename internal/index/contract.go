@@ -51,6 +51,9 @@ type Op struct {
 	PageSize  int        // tokens per handle as the engine states it; 0: the index's block size
 	Tokens    []block.Token
 	Hashes    []block.Hash
+	// Counted: a handle stored while it is there is one more copy, which takes one more removal. vLLM
+	// keeps several blocks of equal content and announces each. Without it a store is idempotent.
+	Counted bool
 }
 
 // Options bound an index. Zero means the default, which is stated for each.
@@ -68,6 +71,8 @@ type Options struct {
 	// arrives; default 8192. At the limit the oldest event goes first, and is counted. Negative: no
 	// buffer, every orphan is dropped.
 	OrphanLimit int
+	// Observer is told every change of what a target holds; nil: nobody.
+	Observer Observer
 }
 
 // MaxBlocks is the greatest number of distinct blocks an index holds.
@@ -131,4 +136,13 @@ type Matches struct {
 type View interface {
 	// Match finds the longest leading run of chain for every target. It allocates only to grow dst.
 	Match(chain []block.Hash, dst *Matches)
+}
+
+// Observer is told how the content of mirrors changes, block by block, while an operation is applied.
+type Observer interface {
+	// Changed: target t now holds block h (the one after parent; block.Root or a namespace for the
+	// first) with tier as the nearest one, or does not hold it any more.
+	Changed(t target.ID, h, parent block.Hash, tier Tier, held bool)
+	// Emptied: t holds nothing any more. Changed is not called for the blocks that went.
+	Emptied(t target.ID)
 }

@@ -94,6 +94,31 @@ type Request struct {
 	Images      []uint64 // image keys (XXH3-64), in order; a request with Multimodal set never uses text overlap
 	Multimodal  bool
 	Unhashable  string // why Blocks is empty though the prompt has tokens; "" where it is not
+
+	// More are further prompts of the same request (a batch): their hits and misses are added. They
+	// belong to Blocks in every way; InputTokens counts all prompts.
+	More [][]block.Hash
+	// LastComputed: engines compute the last token of every prompt even if all of it is cached, so a
+	// prompt of n tokens has hits for at most (n-1)/page blocks of page tokens, page being the
+	// candidate's. Lengths are those of Prompts; simulations on block traces leave it false.
+	LastComputed bool
+	// Lengths are the tokens of Blocks and of each of More, needed with LastComputed.
+	Lengths []int64
+	// Approximate says why the mirrors do not come from engine events ("" they do): the basis is estimated.
+	Approximate string
+	// Variants are the same request as other workers make tokens of it. A candidate with Variant k > 0 is
+	// measured by Variants[k-1], one with 0 by the request itself.
+	Variants []Variant
+}
+
+// Variant is a request as some of its candidates tokenize it (another chat template preparation).
+type Variant struct {
+	Blocks      []block.Hash
+	More        [][]block.Hash
+	Lengths     []int64
+	InputTokens int64
+	TokensExact bool
+	Unhashable  string
 }
 
 // Candidate is a target the driver considers eligible. Candidates are given in route-key order.
@@ -102,6 +127,11 @@ type Candidate struct {
 	Key       string // route key
 	Role      Role
 	BlockSize int // 0: unknown; such a target never has hits and is charged the request's full blocks
+	PageSize  int // tokens per block of the engine's cache, for Request.LastComputed; 0: BlockSize
+	Variant   int // which of Request.Variants the target makes of the request; 0: the request itself
+	// Doubt says why the target's mirror is not to be believed fully; "" it is. Hits count all the same,
+	// but a decision for the target has the basis estimated.
+	Doubt string
 }
 
 // Terms are the parts of one candidate's cost, all of them, whatever the policy uses.
