@@ -62,7 +62,8 @@ func FuzzRAGPulse(f *testing.F) {
 }
 func FuzzAzure(f *testing.F) { fuzzFormat(f, trace.Azure, azureHead+azureLine+azureLine) }
 func FuzzKVRoute(f *testing.F) {
-	fuzzFormat(f, trace.KVRoute, kvHead+kvLine+`{"t":6,"in":40,"out":5,"at":0}`+"\n")
+	fuzzFormat(f, trace.KVRoute, kvHead+kvLine+`{"t":6,"in":40,"out":5,"at":0}`+"\n",
+		kvHead+`{"type":"blocks","new":"000000000000000100000000000000ff"}`+"\n"+`{"t":6,"in":40,"out":5,"at":1}`+"\n")
 }
 
 func FuzzAuto(f *testing.F) {

@@ -69,12 +69,24 @@ func (u unpacked) Read(p []byte) (int, error) {
 	switch {
 	case err == nil || err == io.EOF:
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		err = fmt.Errorf("the %s data ends early", u.kind)
+		err = endsEarly(u.kind)
 	default:
 		err = fmt.Errorf("the %s data is corrupt: %w", u.kind, err)
 	}
 	return n, err
 }
+
+// endsEarly is the error of packed data that breaks off; it is io.ErrUnexpectedEOF to errors.Is.
+type endsEarly string
+
+func (e endsEarly) Error() string { return "the " + string(e) + " data ends early" }
+
+// Unwrap names the kind of error for callers.
+func (e endsEarly) Unwrap() error { return io.ErrUnexpectedEOF }
+
+// Unpack returns r, unpacked if its content is gzip or zstd. Errors are *Error; those of reading wrap
+// io.ErrUnexpectedEOF where packed data breaks off.
+func Unpack(r io.Reader, name string) (io.Reader, error) { return decompress(r, name) }
 
 // lines cuts a stream into lines without copying. The last line may lack its newline.
 type lines struct {

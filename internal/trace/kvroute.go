@@ -11,10 +11,11 @@ import (
 // can no longer read new files.
 const version = "trace/v1"
 
-// Types of records in our own format. Readers of traces take requests and resets and skip the rest,
-// known or not: a recording of a router is also a trace.
+// Types of records in our own format. Readers of traces take these and skip the rest, known or not: a
+// recording of a router is also a trace.
 const (
 	typeRequest = "request" // also where no type is given
+	typeBlocks  = "blocks"  // numbers a path that later records name
 	typeReset   = "reset"   // block numbers start again at 0
 )
 
@@ -120,7 +121,7 @@ func (r *kvReader) Read(rec *Record) error {
 	}
 }
 
-// kind returns the type of a record. Only requests are looked at any closer.
+// kind returns the type of a record. Only requests and blocks are looked at any closer.
 func (r *kvReader) kind(line []byte) (string, error) {
 	s := &r.s
 	s.reset(line)
@@ -152,7 +153,7 @@ func (r *kvReader) kind(line []byte) (string, error) {
 func (r *kvReader) record(rec *Record, line []byte) (string, error) {
 	*rec = Record{Line: r.in.line}
 	kind, err := r.kind(line)
-	if err != nil || kind != typeRequest {
+	if err != nil || kind != typeRequest && kind != typeBlocks {
 		return kind, err
 	}
 	s := &r.s
@@ -197,6 +198,9 @@ func (r *kvReader) record(rec *Record, line []byte) (string, error) {
 			e.Why = string(k) + ": " + e.Why
 			return "", e
 		}
+	}
+	if kind == typeBlocks { // a path and nothing else
+		return kind, r.path(rec, at, 0, seen&^kvEven)
 	}
 	for _, f := range [...]string{"t", "in", "out"} {
 		if seen&kvFields[f] == 0 {

@@ -108,6 +108,13 @@ func TestReaders(t *testing.T) {
 			trace.Options{},
 			[]string{"5/40/5/2/16/a", "5/40/5/2/16/a", "6/40/5/2/16/"},
 		},
+		{
+			"kvroute, blocks numbered by themselves", kvHead + `{"type":"blocks","new":"000000000000000100000000000000ff"}` + "\n" + `{"type":"blocks","at":0,"new":"0000000000000abc"}` + "\n" +
+				`{"t":6,"in":40,"out":5,"at":2}` + "\n" + `{"t":7,"in":40,"out":5,"at":1,"new":"0000000000000def"}` + "\n",
+			"kvroute",
+			trace.Options{},
+			[]string{"6/40/5/2/16/", "7/40/5/3/16/"},
+		},
 		{"kvroute without blocks", `{"kvroute":"trace/v1"}` + "\n" + `{"t":5,"in":40,"out":5}`, "kvroute", trace.Options{}, []string{"5/40/5/0/0/"}},
 		// Sub-agent: starts at 100-8 s, its request 1 s later; the gap of 91.5 s before it is cut to 60.
 		{"claude-code", claudeA, "claude-code", trace.Options{}, []string{"0/130/3/2/64/A", "60000000/64/1/1/64/A", "68000000/200/4/3/64/A"}},
@@ -225,6 +232,7 @@ func TestBadInput(t *testing.T) {
 		{"kvroute: heading", `{"x":1}` + "\n", "kvroute", "is not the heading", 1, false},
 		{"kvroute: version", `{"kvroute":"trace/v9"}` + "\n", "", `"trace/v9"`, 1, false},
 		{"kvroute: unknown block", kvHead + `{"t":5,"in":40,"out":5,"at":3}` + "\n", "", "block 3 is not known", 2, false},
+		{"kvroute: blocks after an unknown one", kvHead + `{"type":"blocks","at":3}` + "\n", "", "block 3 is not known", 2, false},
 		{"kvroute: half a hash", kvHead + `{"t":5,"in":40,"out":5,"new":"0a"}` + "\n", "", "16 for each block", 2, false},
 		{"kvroute: not a hash", kvHead + `{"t":5,"in":40,"out":5,"new":"0A0000000000000x"}` + "\n", "", "hexadecimal", 2, false},
 		{"kvroute: one block, two places", kvHead + kvLine + `{"t":5,"in":40,"out":5,"new":"00000000000000ff"}` + "\n", "", "contradict", 3, false},
