@@ -117,8 +117,8 @@ var coreForbidden = []struct {
 	{"math/rand", nil, "random numbers come from one seeded stream per purpose"},
 	{"math/rand/v2", nil, "random numbers come from one seeded stream per purpose"},
 	{"context", nil, "core calls are short and end by themselves"},
-	{"sync", []string{"internal/load", "internal/index"}, "core types are owned by one goroutine"},
-	{"sync/atomic", []string{"internal/load", "internal/index"}, "core types are owned by one goroutine"},
+	{"sync", []string{"internal/load"}, "core types are owned by one goroutine"},
+	{"sync/atomic", []string{"internal/load"}, "core types are owned by one goroutine"},
 }
 
 // thirdParty says who may import what from outside, and why it is there. Anything else fails.

@@ -39,6 +39,12 @@ func storeOp(t target.ID, chain []block.Hash, handles []Handle, first, n int) Op
 	return op
 }
 
+func reversed(in []Handle) []Handle {
+	out := slices.Clone(in)
+	slices.Reverse(out)
+	return out
+}
+
 func mustApply(tb testing.TB, x interface{ Apply(Op) (Result, error) }, op Op) Result {
 	tb.Helper()
 	r, err := x.Apply(op)

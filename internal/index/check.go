@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/kvroute/kvroute/internal/block"
 	"github.com/kvroute/kvroute/internal/target"
 )
 
@@ -51,18 +52,27 @@ func (x *Index) alive(f func(id uint32, e *entry) error) error {
 	return nil
 }
 
-// checkEntries verifies I1 and the child links of I4.
+// checkEntries verifies I1, I8 and the child links of I4.
 func (x *Index) checkEntries() error {
 	kids := map[uint32][]uint32{}
-	live := 0
+	live, spaces := 0, 0
 	if err := x.alive(func(id uint32, e *entry) error {
 		live++
+		if space, ok := x.spaces[id]; ok {
+			spaces++
+			if e[fParent] != 0 || space == block.Root {
+				return fmt.Errorf("I8: entry %d has namespace %016x and parent %d", id, space, e[fParent])
+			}
+		}
 		if p := e[fParent]; p != 0 {
 			kids[p] = append(kids[p], id)
 		}
 		return nil
 	}); err != nil {
 		return err
+	}
+	if spaces != len(x.spaces) {
+		return fmt.Errorf("I8: %d entries with namespaces, noted %d", spaces, len(x.spaces))
 	}
 	if live != x.arena.live {
 		return fmt.Errorf("I1: %d live entries, counted %d", live, x.arena.live)
@@ -205,7 +215,7 @@ func (x *sets) check(uses map[setID]uint32) error {
 	return nil
 }
 
-// checkMirrors verifies I3, I5, I6 and P1 to P3.
+// checkMirrors verifies I3, I5 to I7 and P1 to P3.
 func (x *Index) checkMirrors() error {
 	members, handles, lowers := 0, 0, 0
 	pins := map[uint32]uint32{}
@@ -298,7 +308,30 @@ func (x *Index) checkMirror(m *mirror, pins map[uint32]uint32) error {
 		return fmt.Errorf("I6: %d blocks, %d handles, %d lower, sum %x, noted %d, %d, %d, %x",
 			blocks, handles, lowBlocks, sum, m.blocks, m.handles, m.lower, m.sum)
 	}
+	if err := x.checkCopies(m); err != nil {
+		return err
+	}
 	return m.orphans.check(x.opt.OrphanLimit)
+}
+
+func (x *Index) checkCopies(m *mirror) error {
+	spare := 0
+	for h, c := range m.copies {
+		in := x.lookup(m, h).tiers
+		for t, n := range c {
+			if n > 0 && in&tier(Tier(t)) == 0 {
+				return fmt.Errorf("I7: handle %x has %d copies in tier %d, and is in tiers %b", h, n, t, in)
+			}
+			spare += int(n)
+		}
+		if c == (copies{}) {
+			return fmt.Errorf("I7: handle %x has an entry for no copies", h)
+		}
+	}
+	if spare != m.spare {
+		return fmt.Errorf("I7: %d copies, counted %d", spare, m.spare)
+	}
+	return nil
 }
 
 func (x *Index) checkSide(m *mirror, count func(uint32, tiers)) (int, error) {

@@ -51,8 +51,10 @@ type Op struct {
 	PageSize  int        // tokens per handle as the engine states it; 0: the index's block size
 	Tokens    []block.Token
 	Hashes    []block.Hash
-	// Counted: a handle stored while it is there is one more copy, which takes one more removal. vLLM
-	// keeps several blocks of equal content and announces each. Without it a store is idempotent.
+	// Counted: a handle stored while it is in the tier is one more copy, which takes one more removal
+	// from that tier. vLLM keeps several blocks of equal content and announces each. Without it a store is
+	// idempotent. Other content for the handle, Clear and Epoch end the count. Content without handles
+	// (see Result.ViewOnly) is not counted.
 	Counted bool
 }
 
@@ -73,6 +75,12 @@ type Options struct {
 	OrphanLimit int
 	// Observer is told every change of what a target holds; nil: nobody.
 	Observer Observer
+	// Yield, if not nil, is called now and then while a target is being emptied (Clear, Epoch, Forget),
+	// which takes a time in proportion to the whole index; no other operation calls it. Until the
+	// emptying returns, the target counts as holding nothing and all others as they are: a Match, Stats
+	// or ContentHash from within Yield is exact, so that a caller who keeps the index under a lock may
+	// let readers in. Whatever changes the index has to wait.
+	Yield func()
 }
 
 // MaxBlocks is the greatest number of distinct blocks an index holds.
@@ -84,7 +92,7 @@ const defaultOrphanLimit = 8192
 type Result struct {
 	Stored   int // blocks the target holds now and did not before
 	Removed  int // blocks the target held before and does not now, whatever the reason
-	Known    int // handles stored again in a tier they were in
+	Known    int // handles stored again in a tier they were in, as one more copy where that is counted
 	Rebound  int // handles stored again with other content: the newer holds
 	Unknown  int // handles to remove, or to store without content, that are not known (in that tier)
 	ViewOnly int // blocks stored without a handle, because handles and tokens do not fit the page size
@@ -114,6 +122,7 @@ type Stats struct {
 	Joined  bool
 	Blocks  int    // blocks held in any tier
 	Handles int    // engine handles known
+	Copies  int    // announcements of those that counted beyond the first, see Op.Counted
 	Orphans int    // handles buffered until their parent arrives
 	Holes   int    // blocks held whose parent is not
 	Lower   int    // blocks held in no tier better than CPU
@@ -138,11 +147,15 @@ type View interface {
 	Match(chain []block.Hash, dst *Matches)
 }
 
-// Observer is told how the content of mirrors changes, block by block, while an operation is applied.
+// Observer is told how the content of mirrors changes, block by block and in order, while an operation
+// is applied. It must not use the index.
 type Observer interface {
 	// Changed: target t now holds block h (the one after parent; block.Root or a namespace for the
-	// first) with tier as the nearest one, or does not hold it any more.
+	// first) with tier as the nearest one, or does not hold it any more, with tier the last nearest one.
+	// It is called for changes only. The parent need not be held by t, nor by anybody.
 	Changed(t target.ID, h, parent block.Hash, tier Tier, held bool)
-	// Emptied: t holds nothing any more. Changed is not called for the blocks that went.
+	// Emptied: t holds nothing any more, after Clear, Epoch or Forget of a target that had joined, even
+	// if it held nothing before. Changed is not called for the blocks that went. It comes before the
+	// first Yield.
 	Emptied(t target.ID)
 }

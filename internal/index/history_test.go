@@ -1,6 +1,7 @@
 package index
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -78,6 +79,10 @@ type history struct {
 	want    Matches
 	targets int
 	hashes  bool // stores may carry hashes, and then no handle ever stands for the wrong content
+	counted int  // 0: no store counts copies, 1: every one, 2: some
+	seen    observed
+	yields  int
+	bad     string // what was wrong during a yield
 }
 
 const (
@@ -96,7 +101,11 @@ func newHistory(data []byte) *history {
 	}
 	h.hashes = h.pick(2) == 0
 	h.targets = []int{1, 3, 6, 70}[h.pick(4)]
-	h.fast, h.slow = New(historyBlock, opt), newNaive(historyBlock, opt)
+	h.counted = h.pick(3)
+	h.slow = newNaive(historyBlock, opt)
+	opt.Observer, opt.Yield = &h.seen, h.yield
+	h.fast = New(historyBlock, opt)
+	h.fast.patience = 1
 	return h
 }
 
@@ -150,6 +159,7 @@ func (h *history) op() Op {
 		op.Kind = Remove
 	default:
 		op.Kind = Store
+		op.Counted = h.counted == 1 || h.counted == 2 && h.pick(2) == 0
 	}
 	if h.pick(4) == 0 {
 		op.Tier = Tier(h.pick(int(NumTiers)))
@@ -231,7 +241,38 @@ func (h *history) step(t *testing.T) {
 		}
 		did = op
 	}
+	if h.bad != "" {
+		t.Fatalf("byte %d, during %+v: %s", h.at, did, h.bad)
+	}
 	h.compare(t, did)
+	h.compareObserved(t, did)
+}
+
+// yield is called while the index empties a target, which the reference has not done yet.
+func (h *history) yield() {
+	h.yields++
+	id := h.fast.emptied.t
+	for v := range 16 {
+		chain := block.AppendChain(nil, block.Hash(v/8*7), prompt(v%8), historyBlock)
+		h.fast.Match(chain, &h.got)
+		h.slow.Match(chain, &h.want)
+		for _, counts := range [][]uint32{h.want.Hits, h.want.Lower[CPU], h.want.Lower[Disk]} {
+			if counts != nil {
+				counts[id] = 0
+			}
+		}
+		lower := func(m *Matches, t Tier) []uint32 {
+			if m.Lower[t] == nil {
+				return make([]uint32, len(m.Hits))
+			}
+			return m.Lower[t]
+		}
+		if !slices.Equal(h.got.Hits, h.want.Hits) || !slices.Equal(lower(&h.got, CPU), lower(&h.want, CPU)) ||
+			!slices.Equal(lower(&h.got, Disk), lower(&h.want, Disk)) || len(h.seen.held[id]) != 0 {
+			h.bad = fmt.Sprintf("while target %d is emptied, Match of prompt %d = %v lower %v, want %v lower %v; observed %d blocks",
+				id, v, h.got.Hits, h.got.Lower, h.want.Hits, h.want.Lower, len(h.seen.held[id]))
+		}
+	}
 }
 
 func (h *history) compare(t *testing.T, did any) {
@@ -268,6 +309,7 @@ func (h *history) compare(t *testing.T, did any) {
 }
 
 func TestHistories(t *testing.T) {
+	yields, copies := 0, 0
 	t.Parallel()
 	histories := 400
 	if testing.Short() {
@@ -282,7 +324,14 @@ func TestHistories(t *testing.T) {
 		h := newHistory(data)
 		for !h.done() {
 			h.step(t)
+			for id := range target.ID(h.targets) {
+				copies += h.fast.Stats(id).Copies
+			}
 		}
+		yields += h.yields
+	}
+	if yields == 0 || copies == 0 {
+		t.Errorf("the histories yield %d times and see %d copies, want some", yields, copies)
 	}
 }
 

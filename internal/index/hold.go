@@ -32,6 +32,8 @@ func (x *Index) newEntry(h block.Hash, m uint64, parent uint32) uint32 {
 	x.byHash.insert(&x.arena, m, id)
 	if parent != 0 {
 		x.addKid(parent, id)
+	} else {
+		x.begin(id)
 	}
 	return id
 }
@@ -53,6 +55,8 @@ func (x *Index) holdNew(m *mirror, asHandle, asHash *probe, parent uint32) uint3
 	m.blocks++
 	m.sum += contentTerm(e.hash(), tier(GPU))
 	if parent == 0 {
+		x.begin(id)
+		x.tell(m, id, GPU, true)
 		return id
 	}
 	x.addKid(parent, id)
@@ -63,7 +67,23 @@ func (x *Index) holdNew(m *mirror, asHandle, asHash *probe, parent uint32) uint3
 	if p[fKid]&fanTag != 0 {
 		x.fans[fan{parent, m.t}]++
 	}
+	x.tell(m, id, GPU, true)
 	return id
+}
+
+// begin notes the namespace of an entry without parent.
+func (x *Index) begin(id uint32) {
+	if x.root != block.Root {
+		x.spaces[id] = x.root
+	}
+}
+
+// release frees an entry.
+func (x *Index) release(id uint32) {
+	if len(x.spaces) > 0 && x.arena.at(id)[fParent] == 0 {
+		delete(x.spaces, id)
+	}
+	x.arena.release(id)
 }
 
 func (x *Index) addKid(parent, id uint32) {
@@ -202,7 +222,7 @@ func (x *Index) tryFree(id uint32) {
 		}
 		parent := e[fParent]
 		x.byHash.remove(mix(e.key(fHash)), id)
-		x.arena.release(id)
+		x.release(id)
 		if parent != 0 {
 			x.dropKid(parent)
 		}
@@ -315,11 +335,14 @@ func (x *Index) change(m *mirror, id uint32, old, now, bare tiers, r *Result) {
 	case from == absent:
 		x.enter(m, id, to)
 		r.Stored++
+		x.tell(m, id, to.nearest(), true)
 	case to == absent:
+		x.tell(m, id, from.nearest(), false)
 		x.leave(m, id)
 		r.Removed++
 	default:
 		x.setState(m, id, from, to)
+		x.tell(m, id, to.nearest(), true)
 	}
 }
 

@@ -5,7 +5,8 @@ import (
 	"github.com/kvroute/kvroute/internal/target"
 )
 
-// Index mirrors the caches of all targets. It is owned by one goroutine; see Shared.
+// Index mirrors the caches of all targets. It is owned by one goroutine, or by whoever holds the lock it
+// is kept under; see Options.Yield.
 //
 // Every distinct block is one entry of an arena, found by its hash and by its primary handle, the
 // handle it was first stored under. Who holds it is a set shared by all blocks held by the same
@@ -28,6 +29,8 @@ import (
 //	    closed under parents, so where its run ends can be found by bisection.
 //	I6  members is the number of (block, target) pairs, at most Limit; handles that of (handle, target)
 //	    pairs, at most HandleLimit; blocks, lower, handles and sum of a mirror are those of its content.
+//	I7  mirror.copies has only handles that are known, in tiers they are in, and no zeros; spare is their sum.
+//	I8  spaces has the namespace of every entry without parent whose chain does not begin at block.Root.
 //
 // Store and remove are O(1) per block, and so is a look at Stats and ContentHash. Emptying a target
 // looks at every entry once. Match is described in match.go.
@@ -52,7 +55,10 @@ type Index struct {
 	fans     map[fan]uint32
 	pins     map[uint32]uint32 // pages that end in a ghost or block, by entry id
 	cursor   uint32            // entry after which the event being applied goes on
-	yield    func()            // called after each block operation: readers may come in
+	emptied  *mirror           // being emptied, nil: none
+	patience int               // yieldAfter, less in tests
+	root     block.Hash        // namespace of the event being applied, for entries without parent
+	spaces   map[uint32]block.Hash
 
 	chain            []block.Hash  // of the event being applied
 	tokens           []block.Token // leftover of the parent and the page after it
@@ -75,6 +81,8 @@ type mirror struct {
 	refs    map[uint32]refs
 	pages   map[Handle]*page
 	users   map[Handle][]Handle // pages that have the key as a part, see page.parts
+	copies  map[Handle]copies   // handles announced several times
+	spare   int                 // copies beyond the first
 	orphans orphans
 	blocks  int
 	handles int
@@ -120,8 +128,8 @@ func New(blockSize int, opt Options) *Index {
 	return &Index{
 		size: blockSize, opt: opt.withDefaults(),
 		arena: newArena(), byHash: newTable(fHash), byHandle: newTable(fHandle), sets: newSets(),
-		whole: make([]uint64, 1), joined: make([]uint64, 1),
-		fans: map[fan]uint32{}, pins: map[uint32]uint32{},
+		whole: make([]uint64, 1), joined: make([]uint64, 1), patience: yieldAfter,
+		fans: map[fan]uint32{}, pins: map[uint32]uint32{}, spaces: map[uint32]block.Hash{},
 	}
 }
 
@@ -187,39 +195,47 @@ func (x *Index) Apply(op Op) (Result, error) {
 	return r, nil
 }
 
-// empty takes everything from a target. Until it is done, the target counts as holding nothing.
+// Emptying a target calls Options.Yield after yieldAfter steps, some microseconds: to look at an entry
+// takes one, to take it from the target takes leaveSteps.
+const (
+	yieldAfter = 4096
+	leaveSteps = 64
+)
+
+// empty takes everything from a target. Until it is done, the target counts as holding nothing: Match
+// looks at targets that are whole, and at joined ones, of which it is neither.
 func (x *Index) empty(m *mirror, r *Result) {
 	clearBit(x.whole, m.t)
 	clearBit(x.joined, m.t)
+	if x.opt.Observer != nil {
+		x.opt.Observer.Emptied(m.t)
+	}
 	r.Dropped += m.orphans.waiting
 	m.orphans = orphans{}
 	pages := m.pages
 	x.handles -= m.handles
 	m.handles, m.side, m.refs, m.pages, m.users = 0, nil, nil, nil, nil
+	m.copies, m.spare, m.sum = nil, 0, 0
 	for _, p := range pages {
 		x.unpin(p.end)
 	}
-	if m.blocks > 0 {
-		for id := uint32(1); id < x.arena.next; id++ {
-			if s := x.arena.at(id)[fSet]; s != 0 && x.sets.get(s, m.t) != absent {
-				x.leave(m, id)
-				r.Removed++
-				x.pause()
-			} else if id%1024 == 0 {
-				x.pause()
-			}
+	r.Removed += m.blocks
+	x.emptied = m
+	for id, steps := uint32(1), 0; m.blocks > 0; id++ {
+		if s := x.arena.at(id)[fSet]; s != 0 && x.sets.get(s, m.t) != absent {
+			x.leave(m, id)
+			steps += leaveSteps
+		}
+		if steps++; steps >= x.patience && x.opt.Yield != nil {
+			x.opt.Yield()
+			steps = 0
 		}
 	}
+	x.emptied = nil
 	x.lowers -= m.lower
-	m.lower, m.sum = 0, 0
+	m.lower = 0
 	setBit(x.whole, m.t)
 	setBit(x.joined, m.t)
-}
-
-func (x *Index) pause() {
-	if x.yield != nil {
-		x.yield()
-	}
 }
 
 // Stats describes the mirror of one target.
@@ -228,10 +244,14 @@ func (x *Index) Stats(t target.ID) Stats {
 	if m == nil {
 		return Stats{}
 	}
-	return Stats{
-		Joined: true, Blocks: m.blocks, Handles: m.handles, Orphans: m.orphans.waiting,
+	s := Stats{
+		Joined: true, Blocks: m.blocks, Handles: m.handles, Copies: m.spare, Orphans: m.orphans.waiting,
 		Holes: int(x.holes[t]), Lower: m.lower, Epoch: m.epoch, Totals: m.totals,
 	}
+	if m == x.emptied {
+		s.Blocks, s.Holes, s.Lower = 0, 0, 0
+	}
+	return s
 }
 
 // ContentHash depends on which blocks a target holds in which tiers, and on nothing else.

@@ -42,6 +42,8 @@ func (op Op) after(parent Handle) Op {
 
 func (op Op) pages(n int) Op { op.PageSize = n; return op }
 
+func (op Op) counted() Op { op.Counted = true; return op }
+
 func (op Op) in(t Tier) Op { op.Tier = t; return op }
 
 func (op Op) on(t target.ID) Op { op.Target = t; return op }
@@ -67,6 +69,7 @@ type scenario struct {
 	lower   [NumTiers]uint32
 	total   func(*Result) // what the sums over all results must hold beside Stored and Removed
 	orphans int
+	copies  int // beyond the first
 }
 
 func h(n int64) Handle { return Handle(n) }
@@ -184,6 +187,59 @@ func scenarios() []scenario {
 		{
 			name: "announced with other content: the newer holds", ops: with(e1, stored(tokens(9, 12), 101).after(102)),
 			view: []block.Hash{blockB, blockC}, handles: mapping{102: blockB, 101: blockC}, total: func(r *Result) { r.Rebound = 1 },
+		},
+		{
+			name: "two copies take two removals: one is left",
+			ops:  []Op{stored(tokens(1, 8), 101, 102).counted(), stored(tokens(5, 8), 102).after(101).counted(), removed(102)},
+			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockA, 102: blockB}, hits: 2, total: func(r *Result) { r.Known = 1 },
+		},
+		{
+			name: "two copies take two removals: none is left",
+			ops:  []Op{stored(tokens(1, 8), 101, 102).counted(), stored(tokens(5, 8), 102).after(101).counted(), removed(102, 102)},
+			view: []block.Hash{blockA}, handles: mapping{101: blockA}, hits: 1, total: func(r *Result) { r.Known = 1 },
+		},
+		{
+			name: "three copies, and one removal too many",
+			ops:  []Op{stored(tokens(1, 4), 101).counted(), stored(tokens(1, 4), 101).counted(), stored(tokens(1, 4), 101).counted(), removed(101, 101, 101, 101)},
+			view: nil, total: func(r *Result) { r.Known, r.Unknown = 2, 1 },
+		},
+		{
+			name: "copies are counted in each tier by itself",
+			ops:  []Op{stored(tokens(1, 4), 101).counted(), stored(tokens(1, 4), 101).in(CPU).counted(), stored(tokens(1, 4), 101).in(CPU).counted(), removed(101), removed(101).in(CPU)},
+			view: []block.Hash{blockA}, handles: mapping{101: blockA}, hits: 1, lower: [NumTiers]uint32{CPU: 1}, total: func(r *Result) { r.Known = 1 },
+		},
+		{
+			name: "copies of a page", ops: []Op{stored(tokens(1, 8), 101).pages(8).counted(), stored(tokens(1, 8), 101).pages(8).counted(), removed(101)},
+			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockB}, hits: 2, total: func(r *Result) { r.Known = 1 },
+		},
+		{
+			name: "a clear ends the count",
+			ops:  []Op{stored(tokens(1, 4), 101).counted(), stored(tokens(1, 4), 101).counted(), cleared, stored(tokens(1, 4), 101).counted(), removed(101)},
+			view: nil, total: func(r *Result) { r.Known = 1 },
+		},
+		{
+			name: "other content ends the count",
+			ops:  []Op{stored(tokens(1, 4), 101).counted(), stored(tokens(1, 4), 101).counted(), stored(tokens(9, 12), 101).counted(), removed(101)},
+			view: nil, total: func(r *Result) { r.Known, r.Rebound = 1, 1 },
+		},
+		{
+			name: "a store that does not count leaves the count alone",
+			ops:  []Op{stored(tokens(1, 4), 101).counted(), stored(tokens(1, 4), 101).counted(), stored(tokens(1, 4), 101), stored(tokens(1, 4), 101)},
+			view: []block.Hash{blockA}, handles: mapping{101: blockA}, hits: 1, copies: 1, total: func(r *Result) { r.Known = 3 },
+		},
+		{
+			name: "copies that wait for their parent",
+			ops:  []Op{stored(tokens(5, 8), 102).after(101).counted(), stored(tokens(5, 8), 102).after(101).counted(), removed(102), stored(tokens(1, 4), 101)},
+			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockA, 102: blockB}, hits: 2,
+			total: func(r *Result) { r.Orphaned, r.Dropped, r.Adopted = 2, 1, 1 },
+		},
+		{
+			name: "copies that wait go before the one that is held",
+			ops: []Op{
+				stored(tokens(1, 8), 101, 102).counted(), stored(tokens(9, 16), 103, 102).after(777).counted(), removed(102),
+			},
+			view: []block.Hash{blockA, blockB}, handles: mapping{101: blockA, 102: blockB}, hits: 2, orphans: 1,
+			total: func(r *Result) { r.Orphaned, r.Dropped = 2, 1 },
 		},
 		{
 			name: "unknown handles to remove", ops: with(e1, removed(7, 102, 8)),
@@ -320,8 +376,9 @@ func (tt scenario) check(t *testing.T, x subject) {
 		}
 	}
 	s := x.Stats(0)
-	if s.Blocks != len(tt.view) || s.Handles != len(tt.handles) || s.Orphans != tt.orphans {
-		t.Errorf("%d blocks, %d handles, %d orphans; want %d, %d, %d", s.Blocks, s.Handles, s.Orphans, len(tt.view), len(tt.handles), tt.orphans)
+	if s.Blocks != len(tt.view) || s.Handles != len(tt.handles) || s.Orphans != tt.orphans || s.Copies != tt.copies {
+		t.Errorf("%d blocks, %d handles, %d orphans, %d copies; want %d, %d, %d, %d",
+			s.Blocks, s.Handles, s.Orphans, s.Copies, len(tt.view), len(tt.handles), tt.orphans, tt.copies)
 	}
 	want := Result{Stored: s.Totals.Stored, Removed: s.Totals.Removed}
 	if tt.total != nil {

@@ -24,6 +24,7 @@ type naiveTarget struct {
 	holders map[block.Hash]map[Handle]bool // handles whose page completes the block
 	users   map[Handle]map[Handle]bool     // handles whose first block has a part under the key
 	bare    map[block.Hash]tiers           // held without a handle
+	copies  map[Handle]map[Tier]int        // times announced beyond the first
 	view    map[block.Hash]tiers           // what follows from the above: where each block is held
 	parents map[block.Hash]block.Hash      // of every block ever seen; root hashes are their own parent
 	pending []naiveOrphan                  // in order of arrival
@@ -53,7 +54,7 @@ func newNaive(blockSize int, opt Options) *naive {
 func newNaiveTarget() *naiveTarget {
 	return &naiveTarget{
 		pages: map[Handle]*naivePage{}, holders: map[block.Hash]map[Handle]bool{}, users: map[Handle]map[Handle]bool{},
-		bare: map[block.Hash]tiers{}, view: map[block.Hash]tiers{}, parents: map[block.Hash]block.Hash{},
+		bare: map[block.Hash]tiers{}, copies: map[Handle]map[Tier]int{}, view: map[block.Hash]tiers{}, parents: map[block.Hash]block.Hash{},
 	}
 }
 
@@ -153,7 +154,7 @@ func (x *naive) store(nt *naiveTarget, op Op, gone []bool, r *Result) (arrived [
 			if p := nt.pages[h]; p == nil {
 				r.Unknown++
 			} else {
-				x.addTier(nt, h, p, op.Tier, r)
+				x.addTier(nt, h, p, op, r)
 			}
 		}
 		return nil
@@ -167,7 +168,7 @@ func (x *naive) store(nt *naiveTarget, op Op, gone []bool, r *Result) (arrived [
 		// Announced again with its parent gone, a known handle still says where we are.
 		for lost := at == nil && fits; lost && i < len(op.Handles) && nt.pages[op.Handles[i]] != nil; i++ {
 			at = nt.pages[op.Handles[i]]
-			x.addTier(nt, op.Handles[i], at, op.Tier, r)
+			x.addTier(nt, op.Handles[i], at, op, r)
 		}
 		if at == nil {
 			x.orphan(nt, op, gone, r)
@@ -187,7 +188,7 @@ func (x *naive) store(nt *naiveTarget, op Op, gone []bool, r *Result) (arrived [
 		}
 		old := nt.pages[h]
 		if old != nil && old.same(next) {
-			x.addTier(nt, h, old, op.Tier, r)
+			x.addTier(nt, h, old, op, r)
 			continue
 		}
 		if old != nil {
@@ -328,6 +329,7 @@ func (x *naive) put(nt *naiveTarget, h Handle, p *naivePage, r *Result) {
 func (x *naive) drop(nt *naiveTarget, h Handle, r *Result) {
 	p := nt.pages[h]
 	delete(nt.pages, h)
+	delete(nt.copies, h)
 	x.handles--
 	for _, b := range p.blocks {
 		unlink(nt.holders, b, h)
@@ -352,33 +354,44 @@ func unlink[K comparable](m map[K]map[Handle]bool, k K, h Handle) {
 	}
 }
 
-func (x *naive) addTier(nt *naiveTarget, h Handle, p *naivePage, t Tier, r *Result) {
-	if p.tiers&tier(t) != 0 {
+func (x *naive) addTier(nt *naiveTarget, h Handle, p *naivePage, op Op, r *Result) {
+	if p.tiers&tier(op.Tier) != 0 {
 		r.Known++
+		if op.Counted {
+			if nt.copies[h] == nil {
+				nt.copies[h] = map[Tier]int{}
+			}
+			nt.copies[h][op.Tier]++
+		}
 		return
 	}
-	p.tiers |= tier(t)
+	p.tiers |= tier(op.Tier)
 	x.refreshFor(nt, h, p, r)
 }
 
 func (x *naive) remove(nt *naiveTarget, h Handle, t Tier, r *Result) {
-	found := false
+	found, counted := false, false
 	for i := range nt.pending {
 		o := &nt.pending[i]
 		for k, oh := range o.op.Handles {
-			if oh == h && o.op.Tier == t && !o.gone[k] {
-				o.gone[k], found = true, true
+			if oh == h && o.op.Tier == t && !o.gone[k] && !(o.op.Counted && counted) {
+				o.gone[k], found, counted = true, true, counted || o.op.Counted
 				r.Dropped++
 			}
 		}
 	}
 	nt.pending = slices.DeleteFunc(nt.pending, func(o naiveOrphan) bool { return len(o.gone) > 0 && o.waiting() == 0 })
+	if counted {
+		return
+	}
 	p := nt.pages[h]
 	switch {
 	case p == nil || p.tiers&tier(t) == 0:
 		if !found {
 			r.Unknown++
 		}
+	case nt.copies[h][t] > 0:
+		nt.copies[h][t]--
 	case p.tiers == tier(t):
 		x.drop(nt, h, r)
 	default:
@@ -410,10 +423,7 @@ func (x *naive) storeBare(nt *naiveTarget, op Op, at *naivePage, r *Result) {
 // orphan buffers an event whose parent is not known.
 func (x *naive) orphan(nt *naiveTarget, op Op, gone []bool, r *Result) {
 	op.Handles, op.Tokens, op.Hashes = slices.Clone(op.Handles), slices.Clone(op.Tokens), slices.Clone(op.Hashes)
-	if gone == nil {
-		gone = make([]bool, len(op.Handles))
-	}
-	o := naiveOrphan{op, gone}
+	o := naiveOrphan{op, slices.Concat(gone, make([]bool, len(op.Handles)-len(gone)))}
 	r.Orphaned += o.waiting()
 	nt.pending = append(nt.pending, o)
 	total := 0
@@ -463,6 +473,11 @@ func (x *naive) Stats(t target.ID) Stats {
 	}
 	for _, o := range nt.pending {
 		s.Orphans += o.waiting()
+	}
+	for _, c := range nt.copies {
+		for _, n := range c {
+			s.Copies += n
+		}
 	}
 	return s
 }

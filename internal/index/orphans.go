@@ -26,12 +26,20 @@ type orphan struct {
 	blocks int
 }
 
-// add buffers a copy of an event and gives up the oldest ones beyond limit.
-func (o *orphans) add(op Op, blocks, limit int, r *Result) {
+// add buffers a copy of an event, of which the handles in gone are void, and gives up the oldest ones
+// beyond limit.
+func (o *orphans) add(op Op, gone []bool, blocks, limit int, r *Result) {
+	n := &orphan{gone: make([]bool, len(op.Handles)), left: len(op.Handles), blocks: blocks}
+	copy(n.gone, gone)
+	for _, g := range n.gone {
+		if g {
+			n.left--
+		}
+	}
 	if o.byParent == nil {
 		o.byParent, o.byHandle = map[Handle][]*orphan{}, map[Handle][]*orphan{}
 	}
-	r.Orphaned += len(op.Handles)
+	r.Orphaned += n.left
 	for o.cost+blocks > limit && o.first < len(o.queue) {
 		if old := o.queue[o.first]; old != nil {
 			r.Dropped += old.left
@@ -41,11 +49,11 @@ func (o *orphans) add(op Op, blocks, limit int, r *Result) {
 		}
 	}
 	if blocks > limit {
-		r.Dropped += len(op.Handles)
+		r.Dropped += n.left
 		return
 	}
 	op.Handles, op.Tokens, op.Hashes = slices.Clone(op.Handles), slices.Clone(op.Tokens), slices.Clone(op.Hashes)
-	n := &orphan{op: op, gone: make([]bool, len(op.Handles)), left: len(op.Handles), blocks: blocks}
+	n.op = op
 	o.compact()
 	n.at = len(o.queue)
 	o.queue = append(o.queue, n)
@@ -110,24 +118,26 @@ func (o *orphans) of(h Handle) []*orphan {
 }
 
 // remove notes that a handle was removed from a tier before its parent came. It tells how many
-// announcements that voids.
-func (o *orphans) remove(h Handle, t Tier) int {
-	void := 0
+// announcements that voids: of those that count the oldest, and then the removal is used up (counted);
+// of the others all.
+func (o *orphans) remove(h Handle, t Tier) (void int, counted bool) {
 	for _, n := range slices.Clone(o.byHandle[h]) {
 		if n.op.Tier != t {
 			continue
 		}
 		for i, oh := range n.op.Handles {
-			if oh == h && !n.gone[i] {
-				n.gone[i] = true
-				n.left--
-				o.waiting--
-				void++
+			if oh != h || n.gone[i] || n.op.Counted && counted {
+				continue
 			}
+			n.gone[i] = true
+			n.left--
+			o.waiting--
+			void++
+			counted = counted || n.op.Counted
 		}
 		if n.left == 0 {
 			o.take(n)
 		}
 	}
-	return void
+	return void, counted
 }

@@ -53,7 +53,7 @@ func (x *Index) storePages(m *mirror, op *Op, gone []bool, i, size int, at place
 		}
 		s := x.lookup(m, h)
 		if s.page != nil && s.page.same(p) {
-			x.addTier(m, h, s, op.Tier, r)
+			x.addTier(m, h, s, op.Tier, op.Counted, r)
 			continue
 		}
 		if s.tiers != 0 {
@@ -69,7 +69,6 @@ func (x *Index) storePages(m *mirror, op *Op, gone []bool, i, size int, at place
 		if s.tiers == 0 {
 			x.arrive(m, h)
 		}
-		x.pause()
 	}
 }
 

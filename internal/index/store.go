@@ -97,15 +97,16 @@ func (x *Index) store(m *mirror, op *Op, gone []bool, r *Result) {
 			}
 			s = known
 			x.asHandle = x.asHandle[:0]
-			x.addTier(m, op.Handles[i], known, op.Tier, r)
+			x.addTier(m, op.Handles[i], known, op.Tier, op.Counted, r)
 		}
 		if s.tiers == 0 {
-			m.orphans.add(*op, op.blocks(x.size), x.opt.OrphanLimit, r)
+			m.orphans.add(*op, gone, op.blocks(x.size), x.opt.OrphanLimit, r)
 			return
 		}
 		at = x.placeAfter(s)
 	}
 	x.cursor = at.id
+	x.root = at.hash // used if at.id is 0: then it is the namespace
 	switch {
 	case !fits:
 		x.storeBare(m, op, at, r)
@@ -126,18 +127,20 @@ func (x *Index) addTierToAll(m *mirror, op *Op, r *Result) {
 		if s := x.lookup(m, h); s.tiers == 0 {
 			r.Unknown++
 		} else {
-			x.addTier(m, h, s, op.Tier, r)
+			x.addTier(m, h, s, op.Tier, op.Counted, r)
 		}
-		x.pause()
 	}
 }
 
-// addTier notes that a known handle is in one more tier.
-func (x *Index) addTier(m *mirror, h Handle, s source, t Tier, r *Result) {
+// addTier notes that a known handle is in one more tier, or once more in a tier.
+func (x *Index) addTier(m *mirror, h Handle, s source, t Tier, counted bool, r *Result) {
 	now := s.tiers | tier(t)
 	switch {
 	case now == s.tiers:
 		r.Known++
+		if counted {
+			m.copied(h, t)
+		}
 	case s.page != nil:
 		x.setPageTiers(m, h, s.page, now, r)
 	default:
@@ -165,7 +168,7 @@ func (x *Index) storeWhole(m *mirror, op *Op, gone []bool, i int, hashes []block
 			if gone != nil && gone[i+k] {
 				id, conflict = x.entryOf(hashes[k], parent)
 			} else {
-				id, conflict = x.storeBlock(m, asHandle, asHash, parent, op.Tier, r)
+				id, conflict = x.storeBlock(m, asHandle, asHash, parent, op.Tier, op.Counted, r)
 			}
 			if id == 0 {
 				if conflict {
@@ -179,7 +182,6 @@ func (x *Index) storeWhole(m *mirror, op *Op, gone []bool, i int, hashes []block
 			x.fresh.add(asHandle.mixed)
 			x.advance(id)
 			parent = id
-			x.pause()
 		}
 		handles, hashes, i = handles[n:], hashes[n:], i+n
 		x.asHandle = x.asHandle[:0]
@@ -241,13 +243,13 @@ func (x *Index) recallOwner(p *probe) uint32 {
 }
 
 // storeBlock stores a handle that is one block. It returns the entry, or 0 if the block is refused.
-func (x *Index) storeBlock(m *mirror, asHandle, asHash *probe, parent uint32, t Tier, r *Result) (id uint32, conflict bool) {
+func (x *Index) storeBlock(m *mirror, asHandle, asHash *probe, parent uint32, t Tier, counted bool, r *Result) (id uint32, conflict bool) {
 	h, hash := Handle(asHandle.key), block.Hash(asHash.key)
 	owner := x.recallOwner(asHandle) // of h as a primary handle
 	s := x.means(m, h, owner)
 	if s.tiers != 0 {
 		if s.page == nil && x.arena.at(s.id).hash() == hash {
-			x.addTier(m, h, s, t, r)
+			x.addTier(m, h, s, t, counted, r)
 			return s.id, false
 		}
 		x.drop(m, h, s, r)
@@ -311,6 +313,7 @@ func (x *Index) hold(m *mirror, h Handle, mixed uint64, id, owner uint32) {
 		m.sidelong().insert(h, id, tier(GPU))
 		x.enter(m, id, other)
 	}
+	x.tell(m, id, GPU, true)
 }
 
 // arrive notes a handle that was not known, if orphans wait for it.
@@ -344,7 +347,6 @@ func (x *Index) storeBare(m *mirror, op *Op, at place, r *Result) {
 		}
 		x.holdBare(m, id, op.Tier, r)
 		parent = id
-		x.pause()
 	}
 }
 
@@ -359,7 +361,6 @@ func (x *Index) removeAll(m *mirror, op *Op, r *Result) {
 			} else {
 				r.Removed++
 			}
-			x.pause()
 		}
 		handles = handles[n:]
 	}
@@ -412,6 +413,12 @@ func (x *Index) evictSole(m *mirror, asHandle, asHash *probe, t Tier) bool {
 	if e.key(fHandle) != asHandle.key || e[fSet] != single(m.t, primary) || e[fKid] != 0 {
 		return false
 	}
+	if len(m.copies) > 0 {
+		if _, more := m.copies[Handle(asHandle.key)]; more {
+			return false
+		}
+	}
+	x.tell(m, id, GPU, false)
 	m.sum -= contentTerm(e.hash(), tier(GPU))
 	x.members--
 	m.blocks--
@@ -420,7 +427,7 @@ func (x *Index) evictSole(m *mirror, asHandle, asHash *probe, t Tier) bool {
 	parent := e[fParent]
 	x.byHandle.remove(asHandle.mixed, id)
 	x.byHash.remove(asHash.mixed, id)
-	x.arena.release(id)
+	x.release(id)
 	if parent != 0 {
 		x.dropKidOf(m, parent)
 	}
@@ -431,8 +438,12 @@ func (x *Index) evictSole(m *mirror, asHandle, asHash *probe, t Tier) bool {
 func (x *Index) removeOne(m *mirror, h Handle, owner uint32, t Tier, r *Result) {
 	void := 0
 	if m.orphans.waiting > 0 {
-		void = m.orphans.remove(h, t)
+		var counted bool
+		void, counted = m.orphans.remove(h, t)
 		r.Dropped += void
+		if counted {
+			return // what is held, and the other announcements that wait, are further copies
+		}
 	}
 	// Removals free entries and give nothing a primary handle, so the owner is this one or none.
 	if owner != 0 && x.arena.at(owner).handle() != h {
@@ -445,6 +456,7 @@ func (x *Index) removeOne(m *mirror, h Handle, owner uint32, t Tier, r *Result) 
 		if void == 0 {
 			r.Unknown++
 		}
+	case m.uncopied(h, t):
 	case now == 0:
 		x.drop(m, h, s, r)
 	case s.page != nil:
@@ -459,11 +471,13 @@ func (x *Index) removeOne(m *mirror, h Handle, owner uint32, t Tier, r *Result) 
 func (x *Index) drop(m *mirror, h Handle, s source, r *Result) {
 	m.handles--
 	x.handles--
+	m.forgetCopies(h)
 	switch {
 	case s.page != nil:
 		x.dropPage(m, h, s.page, r)
 	case s.first:
 		m.sum -= contentTerm(x.arena.at(s.id).hash(), tier(GPU))
+		x.tell(m, s.id, GPU, false)
 		x.leave(m, s.id)
 		r.Removed++
 	default:
