@@ -22,6 +22,8 @@ func TestCheckFindsDamage(t *testing.T) {
 		{"load after the end", func(l *Ledger) { l.targets[1].known = false; l.targets[1].load.HeldRequests = 1 }, "L1"},
 		{"reservation on an unknown target", func(l *Ledger) { l.targets[0].known = false }, "L1"},
 		{"slot neither live nor free", func(l *Ledger) { l.slots = append(l.slots, reservation{gen: 1}) }, "L4"},
+		{"end on no list", func(l *Ledger) { l.slots[0].more = l.ends[l.slots[0].more].next }, "L5"},
+		{"ends in a circle", func(l *Ledger) { e := l.slots[0].more; l.ends[e].next = e }, "L5"},
 		{"reference too many", func(l *Ledger) { l.targets[0].active.nodes[0].refs++ }, "A1"},
 		{"freed under a child", func(l *Ledger) { last := &l.targets[0].active; last.nodes[last.nodes[0].parent].refs = 0 }, "A2"},
 		{"wrong depth", func(l *Ledger) { l.targets[0].active.nodes[0].depth++ }, "A2"},
@@ -32,7 +34,7 @@ func TestCheckFindsDamage(t *testing.T) {
 			l := New()
 			l.Join(0, 1)
 			l.Join(target.ID(1), 1)
-			l.Reserve(0, Demand{Blocks: []block.Hash{1, 2, 3}, Tokens: 4, PrefillTokens: 2})
+			l.Reserve(0, Demand{Blocks: []block.Hash{1, 2, 3}, More: [][]block.Hash{{1, 2, 4}, {1, 2}}, Tokens: 4, PrefillTokens: 2})
 			l.Release(l.Reserve(0, Demand{Blocks: []block.Hash{1, 9}}))
 			tc.damage(l)
 			err := l.Check()

@@ -7,10 +7,11 @@ import (
 
 // Demand is what one reservation books on its target.
 type Demand struct {
-	Blocks        []block.Hash // the prompt's chained block hashes; copied by the ledger
-	PrefillTokens int64        // tokens the target has to compute before the first token (uncached by the mirror's view)
-	Tokens        int64        // input tokens the request holds while it lives (times n)
-	Tag           uint64       // the caller's own mark, given back by Ledger.Reservation; it means nothing to the ledger
+	Blocks        []block.Hash   // the prompt's chained block hashes; copied by the ledger
+	More          [][]block.Hash // further prompts of the same request (a batch); copied by the ledger
+	PrefillTokens int64          // tokens the target has to compute before the first token (uncached by the mirror's view)
+	Tokens        int64          // input tokens the request holds while it lives (times n)
+	Tag           uint64         // the caller's own mark, given back by Ledger.Reservation; it means nothing to the ledger
 }
 
 // Load is what is in flight on one target.

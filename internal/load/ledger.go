@@ -26,14 +26,23 @@ const MaxTokens = int64(1) << 40
 //	L3  a reservation is released at most once, and its first token counts at most once.
 //	L4  each slot is either live or on the free list; generations of freed slots differ from all
 //	    handles given out for them (until 2^32 reuses of one slot).
+//	L5  each end is on the list of one live reservation or on the free list.
 //
 // Reserve costs one hash lookup per newly active block plus one, Release the same; neither allocates
 // once the ledger has reached its working size. Memory: 40 bytes per active block and target at
-// worst, 56 per reservation.
+// worst, 56 per reservation, 8 per further prompt.
 type Ledger struct {
 	targets []account
 	slots   []reservation
 	free    uint32
+	ends    []end // of further prompts
+	spare   uint32
+}
+
+// end is where one of the further prompts of a reservation ends.
+type end struct {
+	leaf uint32 // in the target's active set
+	next uint32 // of the same reservation, or of the free list; none: the last
 }
 
 // account is one target's side of the ledger.
@@ -53,13 +62,14 @@ type reservation struct {
 	waiting bool // no first token yet
 	target  target.ID
 	leaf    uint32
+	more    uint32 // further prompts: first of their ends, none: there are none
 	prefill int64
 	tokens  int64
 	tag     uint64
 }
 
 // New returns an empty ledger.
-func New() *Ledger { return &Ledger{free: none} }
+func New() *Ledger { return &Ledger{free: none, spare: none} }
 
 // Join starts a life of target t, or continues it if t was joined before as the same incarnation. It
 // voids the reservations of an earlier incarnation. IDs from target.MaxTargets on are ignored.
@@ -155,8 +165,11 @@ func (l *Ledger) Reserve(t target.ID, d Demand) Handle {
 	r := &l.slots[i]
 	*r = reservation{
 		gen: r.gen, live: true, waiting: true, target: t,
-		leaf: a.active.add(d.Blocks), prefill: clampTokens(d.PrefillTokens), tokens: clampTokens(d.Tokens),
+		leaf: a.active.add(d.Blocks), more: none, prefill: clampTokens(d.PrefillTokens), tokens: clampTokens(d.Tokens),
 		tag: d.Tag,
+	}
+	for _, chain := range d.More {
+		r.more = l.putEnd(a.active.add(chain), r.more)
 	}
 	a.load.ActiveBlocks = int64(a.active.live)
 	a.load.PendingTokens += r.prefill
@@ -192,6 +205,9 @@ func (l *Ledger) Release(h Handle) bool {
 	a.load.HeldTokens -= r.tokens
 	a.load.HeldRequests--
 	a.active.remove(r.leaf)
+	for e := r.more; e != none; e = l.ends[e].next {
+		a.active.remove(l.ends[e].leaf)
+	}
 	a.load.ActiveBlocks = int64(a.active.live)
 	l.freeSlot(h.slot)
 	return true
@@ -226,12 +242,35 @@ func (l *Ledger) find(h Handle) *reservation {
 }
 
 func (l *Ledger) freeSlot(i uint32) {
+	l.freeEnds(l.slots[i].more)
 	gen := l.slots[i].gen + 1
 	if gen == 0 { // the zero Handle must never name a reservation
 		gen = 1
 	}
 	l.slots[i] = reservation{gen: gen, leaf: l.free}
 	l.free = i
+}
+
+// putEnd puts an end before those of a list.
+func (l *Ledger) putEnd(leaf, list uint32) uint32 {
+	e := l.spare
+	if e == none {
+		e = uint32(len(l.ends))
+		l.ends = append(l.ends, end{})
+	} else {
+		l.spare = l.ends[e].next
+	}
+	l.ends[e] = end{leaf, list}
+	return e
+}
+
+// freeEnds puts the ends of a list on the free list.
+func (l *Ledger) freeEnds(list uint32) {
+	for list != none {
+		next := l.ends[list].next
+		l.ends[list] = end{none, l.spare}
+		l.spare, list = list, next
+	}
 }
 
 func clampTokens(n int64) int64 { return min(max(n, 0), MaxTokens) }
@@ -241,7 +280,7 @@ func clampTokens(n int64) int64 { return min(max(n, 0), MaxTokens) }
 func (l *Ledger) Check() error {
 	sums := make([]Load, len(l.targets))
 	ends := make([]map[uint32]uint32, len(l.targets))
-	live := 0
+	live, listed := 0, 0
 	for i := range l.slots {
 		r := &l.slots[i]
 		if !r.live {
@@ -258,12 +297,21 @@ func (l *Ledger) Check() error {
 			s.PendingRequests++
 			s.PendingTokens += r.prefill
 		}
-		if r.leaf != none {
-			if ends[r.target] == nil {
-				ends[r.target] = make(map[uint32]uint32)
-			}
-			ends[r.target][r.leaf]++
+		if ends[r.target] == nil {
+			ends[r.target] = make(map[uint32]uint32)
 		}
+		ends[r.target][r.leaf]++
+		for e := r.more; e != none && listed <= len(l.ends); e = l.ends[e].next {
+			ends[r.target][l.ends[e].leaf]++
+			listed++
+		}
+		delete(ends[r.target], none) // of prompts without blocks
+	}
+	for e := l.spare; e != none && listed <= len(l.ends); e = l.ends[e].next {
+		listed++
+	}
+	if listed != len(l.ends) {
+		return fmt.Errorf("L5: %d ends are listed, of %d", listed, len(l.ends))
 	}
 	freed := 0
 	for i := l.free; i != none && freed <= len(l.slots); i = l.slots[i].leaf {

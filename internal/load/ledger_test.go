@@ -68,6 +68,46 @@ func TestPrefixesOfEachOther(t *testing.T) {
 	}
 }
 
+// A batch of prompts books the distinct blocks of all of them, and ends them all at once.
+func TestBatchOfPrompts(t *testing.T) {
+	l := joined(2)
+	for _, tc := range []struct {
+		blocks []block.Hash
+		more   [][]block.Hash
+		want   int64
+	}{
+		{[]block.Hash{1, 2, 3}, [][]block.Hash{{1, 2, 4}, {9}}, 5},
+		{[]block.Hash{1, 2}, [][]block.Hash{{1, 2, 3}}, 3},
+		{[]block.Hash{1, 2}, [][]block.Hash{{1, 2}, {1, 2}}, 2}, // the same prompt thrice
+		{nil, [][]block.Hash{nil, {5, 6}, nil}, 2},              // prompts without a complete block
+		{nil, [][]block.Hash{nil}, 0},
+	} {
+		h := l.Reserve(0, load.Demand{Blocks: tc.blocks, More: tc.more, Tokens: 7})
+		mustCheck(t, l)
+		if got, want := l.Load(0), (load.Load{ActiveBlocks: tc.want, PendingRequests: 1, HeldTokens: 7, HeldRequests: 1}); got != want {
+			t.Errorf("load with %v and %v = %+v, want %+v", tc.blocks, tc.more, got, want)
+		}
+		other := l.Reserve(0, load.Demand{Blocks: tc.blocks})
+		if !l.Release(h) || l.Release(h) {
+			t.Error("Release must be true once, then false")
+		}
+		mustCheck(t, l)
+		if got := l.Load(0).ActiveBlocks; got != int64(len(tc.blocks)) {
+			t.Errorf("active without the batch = %d, want the %d of the other request", got, len(tc.blocks))
+		}
+		l.Release(other)
+		if got := l.Load(0); got != (load.Load{}) {
+			t.Errorf("load after both ended = %+v, want none", got)
+		}
+	}
+	old := l.Reserve(1, load.Demand{More: [][]block.Hash{{1}, {2}}})
+	l.Join(1, 2) // another life
+	mustCheck(t, l)
+	if l.Release(old) {
+		t.Error("a batch of a former life was released")
+	}
+}
+
 func TestHandleLivesOnce(t *testing.T) {
 	l := joined(1)
 	h := l.Reserve(0, load.Demand{Blocks: []block.Hash{7}, PrefillTokens: 30, Tokens: 100})
@@ -211,9 +251,12 @@ func TestRandomHistories(t *testing.T) {
 			switch p := rng.IntN(100); {
 			case p < 45:
 				d := load.Demand{Blocks: randomChain(rng, 12), PrefillTokens: rng.Int64N(100), Tokens: rng.Int64N(1000)}
+				for rng.IntN(3) == 0 {
+					d.More = append(d.More, randomChain(rng, 12))
+				}
 				h, k := l.Reserve(at, d), ref.reserve(at, d)
 				pairs = append(pairs, pair{h, k})
-				what = fmt.Sprintf("reserve %v on %d", d.Blocks, at)
+				what = fmt.Sprintf("reserve %v and %v on %d", d.Blocks, d.More, at)
 			case p < 60 && len(pairs) > 0:
 				pr := pairs[rng.IntN(len(pairs))]
 				if got, want := l.FirstToken(pr.h), ref.firstToken(pr.k); got != want {
@@ -259,6 +302,9 @@ func TestNoAllocationsInSteadyState(t *testing.T) {
 	demands := make([]load.Demand, 64)
 	for i := range demands {
 		demands[i] = load.Demand{Blocks: randomChain(rng, 200), PrefillTokens: 10, Tokens: 20}
+		for range i % 3 {
+			demands[i].More = append(demands[i].More, randomChain(rng, 100))
+		}
 	}
 	var held [32]load.Handle
 	i := 0

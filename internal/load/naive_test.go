@@ -80,8 +80,10 @@ func (n *naiveLedger) load(t target.ID) load.Load {
 			l.PendingRequests++
 			l.PendingTokens += r.demand.PrefillTokens
 		}
-		for _, b := range r.demand.Blocks {
-			distinct[b] = true
+		for _, chain := range append([][]block.Hash{r.demand.Blocks}, r.demand.More...) {
+			for _, b := range chain {
+				distinct[b] = true
+			}
 		}
 	}
 	l.ActiveBlocks = int64(len(distinct))
