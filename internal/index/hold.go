@@ -78,14 +78,6 @@ func (x *Index) begin(id uint32) {
 	}
 }
 
-// release frees an entry.
-func (x *Index) release(id uint32) {
-	if len(x.spaces) > 0 && x.arena.at(id)[fParent] == 0 {
-		delete(x.spaces, id)
-	}
-	x.arena.release(id)
-}
-
 func (x *Index) addKid(parent, id uint32) {
 	p := x.arena.at(parent)
 	switch kid := p[fKid]; {
@@ -222,9 +214,11 @@ func (x *Index) tryFree(id uint32) {
 		}
 		parent := e[fParent]
 		x.byHash.remove(mix(e.key(fHash)), id)
-		x.release(id)
+		x.arena.release(id)
 		if parent != 0 {
 			x.dropKid(parent)
+		} else {
+			delete(x.spaces, id)
 		}
 		id = parent
 	}

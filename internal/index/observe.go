@@ -7,9 +7,12 @@ import (
 // tell tells the observer that a target now holds an entry, nearest in a tier, or does not any more. The
 // entry is still alive.
 func (x *Index) tell(m *mirror, id uint32, t Tier, held bool) {
-	if x.opt.Observer == nil {
-		return
+	if x.opt.Observer != nil {
+		x.report(m, id, t, held)
 	}
+}
+
+func (x *Index) report(m *mirror, id uint32, t Tier, held bool) {
 	e := x.arena.at(id)
 	x.opt.Observer.Changed(m.t, e.hash(), x.parentHash(id), t, held)
 }

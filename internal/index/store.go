@@ -413,10 +413,8 @@ func (x *Index) evictSole(m *mirror, asHandle, asHash *probe, t Tier) bool {
 	if e.key(fHandle) != asHandle.key || e[fSet] != single(m.t, primary) || e[fKid] != 0 {
 		return false
 	}
-	if len(m.copies) > 0 {
-		if _, more := m.copies[Handle(asHandle.key)]; more {
-			return false
-		}
+	if m.spare > 0 && m.copies[Handle(asHandle.key)] != (copies{}) {
+		return false
 	}
 	x.tell(m, id, GPU, false)
 	m.sum -= contentTerm(e.hash(), tier(GPU))
@@ -427,9 +425,11 @@ func (x *Index) evictSole(m *mirror, asHandle, asHash *probe, t Tier) bool {
 	parent := e[fParent]
 	x.byHandle.remove(asHandle.mixed, id)
 	x.byHash.remove(asHash.mixed, id)
-	x.release(id)
+	x.arena.release(id)
 	if parent != 0 {
 		x.dropKidOf(m, parent)
+	} else {
+		delete(x.spaces, id)
 	}
 	return true
 }
