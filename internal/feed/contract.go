@@ -28,17 +28,36 @@ const (
 	NumTrust
 )
 
-// Message is one multipart message of a stream, payload last.
+// Event says what a Message is.
+type Event uint8
+
+// The events of a stream.
+const (
+	Batch        Event = iota // a batch of the engine
+	Connected                 // a connection to the publisher stands and the subscription is on its way
+	Disconnected              // there is none (any more): what is published now is missed
+	Garbled                   // a message came whose frames are no batch
+)
+
+// Message is one multipart message of a stream, payload last, or a turn of its connection.
 type Message struct {
+	Event   Event
+	Reason  string // of Disconnected and Garbled, in words
 	Topic   string
 	Seq     uint64
 	HasSeq  bool
 	Payload []byte // valid until the next call
 }
 
-// Subscription is an open stream of live messages.
+// Subscription is an open stream of live messages. It is used by one goroutine at a time.
+//
+// It reports Connected before the first batch, and again before the first batch that came over another
+// connection, so that nobody takes the batches of a restarted engine for a continuation. A binding
+// subscription is Connected once it is bound, and again whenever a publisher dials; as it cannot tell
+// publishers apart it is never Disconnected.
 type Subscription interface {
-	// Receive waits for the next message. It returns ctx.Err() once ctx is done.
+	// Receive waits for the next message. It returns ctx.Err() once ctx is done. Lost connections are
+	// not errors: it reports them and tries again by itself, for as long as it is called.
 	Receive(ctx context.Context) (Message, error)
 	Close() error
 }
@@ -47,7 +66,7 @@ type Subscription interface {
 type Transport interface {
 	Subscribe(ctx context.Context, endpoint, topic string, bind bool) (Subscription, error)
 	// Replay asks for every buffered batch from start on and calls each for them in order. It returns
-	// nil once the end marker came; a silence of quiet is an error.
+	// nil once the end marker came; a silence of quiet is an error, and so is what each returns.
 	Replay(ctx context.Context, endpoint string, start uint64, quiet time.Duration, each func(Message) error) error
 }
 
