@@ -30,7 +30,11 @@ func TestNoAllocationsInSteadyState(t *testing.T) {
 	for i, cfg := range cfgs {
 		t.Run(fmt.Sprint(i, cfg.Policy), func(t *testing.T) {
 			r := newRig(t, 16, cfg)
-			sc, err := score.New(cfg, constView(make([]uint32, 16)), r.led)
+			hits := make(constView, 16)
+			for j := range hits {
+				hits[j] = uint32(j)
+			}
+			sc, err := score.New(cfg, hits, r.led)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -43,7 +47,18 @@ func TestNoAllocationsInSteadyState(t *testing.T) {
 				if j%8 == 7 {
 					req.Multimodal, req.Images = true, images
 				}
+				if j%4 == 1 { // as live requests are: batches, in two readings
+					req.LastComputed, req.Lengths, req.More = true, []int64{800, 480}, [][]block.Hash{chain(50+j, 30)}
+					req.InputTokens = 1280
+				}
+				req.Variants = []score.Variant{{Blocks: chain(90+j, 40), Lengths: []int64{640}, InputTokens: 640, TokensExact: true}}
 				reqs = append(reqs, req)
+			}
+			for j := range r.cands {
+				r.cands[j].Variant, r.cands[j].PageSize = j%5/4, 32
+				if j%3 == 0 {
+					r.cands[j].Doubt = "events were lost"
+				}
 			}
 			var held [8]load.Handle
 			var dec score.Decision

@@ -96,18 +96,19 @@ type Request struct {
 	Unhashable  string // why Blocks is empty though the prompt has tokens; "" where it is not
 
 	// More are further prompts of the same request (a batch): their hits and misses are added. They
-	// belong to Blocks in every way; InputTokens counts all prompts.
+	// belong to Blocks in every way; InputTokens counts all prompts. BlockTokens are those of Blocks.
 	More [][]block.Hash
-	// LastComputed: engines compute the last token of every prompt even if all of it is cached, so a
-	// prompt of n tokens has hits for at most (n-1)/page blocks of page tokens, page being the
-	// candidate's. Lengths are those of Prompts; simulations on block traces leave it false.
+	// LastComputed: engines reuse whole pages of their cache only, and compute the last token of every
+	// prompt even if all of it is cached. So of a leading run of r tokens in a prompt of n,
+	// min(r, n-1)/page pages of page tokens are hits, page being the candidate's, and so many whole blocks
+	// as lie within these. Simulations on block traces, and requests with BlockTokens, leave it false.
 	LastComputed bool
-	// Lengths are the tokens of Blocks and of each of More, needed with LastComputed.
+	// Lengths are the tokens of the prompts, of Blocks and of each of More, needed with LastComputed.
 	Lengths []int64
 	// Approximate says why the mirrors do not come from engine events ("" they do): the basis is estimated.
 	Approximate string
 	// Variants are the same request as other workers make tokens of it. A candidate with Variant k > 0 is
-	// measured by Variants[k-1], one with 0 by the request itself.
+	// measured, and booked, by Variants[k-1], one with 0 by the request itself.
 	Variants []Variant
 }
 

@@ -6,12 +6,12 @@ package score
 //
 // and suggests the least; equal ones go to the lesser original load, then to candidate order. Mode on
 // follows the suggestion, shadow only notes it. Estimated token counts take part like exact ones.
-func (s *Scorer) demand(dec *Decision) {
+func (s *Scorer) demand(req *Request, dec *Decision) {
 	best := -1
 	rule := ByDemand
 	for i := range dec.Terms {
 		t := &dec.Terms[i]
-		t.Demand = float64(t.Load.HeldTokens+dec.Tokens) + float64(s.cfg.DecodeRequestWeight*float64(t.Load.HeldRequests))
+		t.Demand = float64(t.Load.HeldTokens+req.booked(t.Candidate.Variant)) + float64(s.cfg.DecodeRequestWeight*float64(t.Load.HeldRequests))
 		switch {
 		case !t.Eligible:
 		case best < 0 || t.Demand < dec.Terms[best].Demand:
@@ -34,7 +34,7 @@ func (s *Scorer) demand(dec *Decision) {
 	}
 	dec.Picked = best
 	dec.Basis, dec.Reason = BasisExact, ""
-	if !dec.TokensExact {
+	if !req.exact(dec.Terms[best].Candidate.Variant) {
 		dec.Basis = BasisEstimated
 	}
 }

@@ -14,7 +14,9 @@ import (
 type ExplainCandidate struct {
 	Name      string
 	Role      Role
-	NoBlocks  bool // its block size is unknown: no hits, charged the whole prompt
+	NoBlocks  bool   // its block size is unknown: no hits, charged the whole prompt
+	PageSize  int    // tokens per page of its cache, for Request.LastComputed; 0: those of a block
+	Doubt     string // why its hits are not to be believed fully
 	Hits      int64
 	CPUHits   int64 // of Hits, those in CPU memory
 	DiskHits  int64 // of Hits, those on disk
@@ -28,8 +30,10 @@ type ExplainCandidate struct {
 const MaxExplainBlocks = 1 << 20
 
 // Explain decides about a request of blocks blocks with the code that decides in earnest, on numbers
-// given instead of measured. Of req.Blocks nothing counts, of req.Images their number; where req.BlockSize or req.InputTokens is zero,
-// blocks of block.DefaultSize and full blocks are assumed.
+// given instead of measured. Of req.Blocks nothing counts, of req.Images their number; where req.BlockSize
+// or req.InputTokens is zero, blocks of block.DefaultSize and full blocks are assumed. Blocks are those of
+// all prompts of a batch together, so req.More, req.Lengths and req.Variants count for nothing. With
+// req.LastComputed, hits are what the candidates hold.
 func Explain(cfg Config, req Request, blocks int64, cands []ExplainCandidate) (Decision, error) {
 	if blocks < 0 || blocks > MaxExplainBlocks {
 		return Decision{}, fmt.Errorf("explaining a request of %d blocks: must be from 0 to %d", blocks, MaxExplainBlocks)
@@ -44,6 +48,7 @@ func Explain(cfg Config, req Request, blocks int64, cands []ExplainCandidate) (D
 		req.InputTokens = blocks * int64(req.BlockSize)
 		req.TokensExact = true
 	}
+	req.More, req.Variants, req.Lengths = nil, nil, []int64{req.InputTokens}
 	req.Blocks = make([]block.Hash, blocks)
 	for i := range req.Blocks {
 		req.Blocks[i] = block.Hash(i + 1)
@@ -66,7 +71,7 @@ func Explain(cfg Config, req Request, blocks int64, cands []ExplainCandidate) (D
 		if err := c.validate(blocks, len(req.Images)); err != nil {
 			return Decision{}, fmt.Errorf("candidate %q: %w", c.Name, err)
 		}
-		list[i] = Candidate{Target: target.ID(i), Key: c.Name, Role: c.Role, BlockSize: req.BlockSize}
+		list[i] = Candidate{Target: target.ID(i), Key: c.Name, Role: c.Role, BlockSize: req.BlockSize, PageSize: c.PageSize, Doubt: c.Doubt}
 		if c.NoBlocks {
 			list[i].BlockSize = 0
 		}
@@ -89,6 +94,8 @@ func (c *ExplainCandidate) validate(blocks int64, images int) error {
 		return errors.New("loads must not be negative")
 	case max(ld.ActiveBlocks, ld.PendingTokens, ld.PendingRequests, ld.HeldTokens, ld.HeldRequests, c.Computed) > load.MaxTokens:
 		return fmt.Errorf("loads must not be above %d", load.MaxTokens)
+	case c.PageSize < 0:
+		return fmt.Errorf("pages of %d tokens", c.PageSize)
 	case c.Hits > blocks:
 		return fmt.Errorf("%d hits are more than the request's %d blocks", c.Hits, blocks)
 	case c.CPUHits > c.Hits || c.DiskHits > c.Hits-c.CPUHits:
@@ -109,8 +116,11 @@ func (v statedView) Match(chain []block.Hash, dst *index.Matches) {
 	dst.Lower[index.CPU] = make([]uint32, len(v))
 	dst.Lower[index.Disk] = make([]uint32, len(v))
 	for i, c := range v {
-		dst.Hits[i] = uint32(c.Hits)
-		dst.Lower[index.CPU][i] = uint32(c.CPUHits)
-		dst.Lower[index.Disk][i] = uint32(c.DiskHits)
+		// Of a part of the prompt: the nearer tiers come first, as caches let go of the ends of prompts first.
+		hits := min(c.Hits, int64(len(chain)))
+		cpu := min(c.CPUHits, max(hits-(c.Hits-c.CPUHits-c.DiskHits), 0))
+		dst.Hits[i] = uint32(hits)
+		dst.Lower[index.CPU][i] = uint32(cpu)
+		dst.Lower[index.Disk][i] = uint32(max(hits-(c.Hits-c.DiskHits), 0))
 	}
 }

@@ -137,6 +137,33 @@ func TestTableIsHarmless(t *testing.T) {
 	}
 }
 
+// What candidates hold and what they can use of it differ; what is in doubt says so.
+func TestExplainLastComputedAndDoubt(t *testing.T) {
+	req := score.Request{LastComputed: true, Approximate: "no events"}
+	d, err := score.Explain(config(score.KVAware), req, 10, []score.ExplainCandidate{
+		{Name: "block", Hits: 10, CPUHits: 2, DiskHits: 1, Doubt: "silent"}, {Name: "page", Hits: 10, PageSize: 32}, {Name: "part", Hits: 5, CPUHits: 2, PageSize: 32},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []struct {
+		hits   int64
+		weight float64
+	}{{9, 7 + 2*0.8}, {8, 8}, {4, 3 + 0.8}} {
+		if got := d.Terms[i]; got.Hits != want.hits || math.Abs(got.HitWeight-want.weight) > 1e-12 {
+			t.Errorf("%s: %d hits weighing %v, want %d weighing %v", got.Candidate.Key, got.Hits, got.HitWeight, want.hits, want.weight)
+		}
+	}
+	if d.Picked != 0 || d.Basis != score.BasisEstimated || d.Reason != "silent" {
+		t.Errorf("picked %d, basis %s (%s); want 0, estimated (silent)", d.Picked, d.Basis, d.Reason)
+	}
+	var table bytes.Buffer
+	if err := d.Table(&table); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "explain-doubt.txt", table.Bytes())
+}
+
 func TestExplainRejects(t *testing.T) {
 	ok := []score.ExplainCandidate{{Name: "w"}}
 	for _, tc := range []struct {
@@ -153,6 +180,7 @@ func TestExplainRejects(t *testing.T) {
 		{"absurd load", 5, score.ExplainCandidate{Name: "w", Load: load.Load{HeldTokens: 1 << 60}}, "above"},
 		{"tiers above hits", 5, score.ExplainCandidate{Name: "w", Hits: 3, CPUHits: 2, DiskHits: 2}, "more than its 3 hits"},
 		{"image hits", 5, score.ExplainCandidate{Name: "w", ImageHits: 1}, "1 image hits, of 0 images"},
+		{"negative page", 5, score.ExplainCandidate{Name: "w", PageSize: -1}, "pages of -1"},
 		{"NaN recency", 5, score.ExplainCandidate{Name: "w", Recent: math.NaN()}, "negative"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

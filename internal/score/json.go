@@ -7,15 +7,18 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"reflect"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/kvroute/kvroute/internal/target"
 )
 
 // AppendJSON appends the canonical form of d: one line without a newline, every field present, in
-// this order, numbers in their shortest form. Equal decisions give equal bytes. The Handle is left
-// out: it means something only to the ledger that gave it.
+// this order, numbers in their shortest form; only page_size, variant and doubt of candidates are left out
+// where they are not set. Equal decisions give equal bytes. The Handle is left out: it means something
+// only to the ledger that gave it.
 func (d *Decision) AppendJSON(dst []byte) []byte {
 	dst = append(dst, `{"seq":`...)
 	dst = strconv.AppendUint(dst, d.Seq, 10)
@@ -54,6 +57,12 @@ func (t *Terms) appendJSON(dst []byte) []byte {
 	dst = intField(dst, "target", int64(t.Candidate.Target))
 	dst = textField(dst, "role", t.Candidate.Role.String())
 	dst = intField(dst, "block_size", int64(t.Candidate.BlockSize))
+	if t.Candidate.PageSize != 0 {
+		dst = intField(dst, "page_size", int64(t.Candidate.PageSize))
+	}
+	if t.Candidate.Variant != 0 {
+		dst = intField(dst, "variant", int64(t.Candidate.Variant))
+	}
 	dst = intField(dst, "blocks", t.Blocks)
 	dst = intField(dst, "hits", t.Hits)
 	dst = intField(dst, "misses", t.Blocks-t.Hits)
@@ -77,6 +86,9 @@ func (t *Terms) appendJSON(dst []byte) []byte {
 	dst = floatField(dst, "tie", t.Tie)
 	dst = boolField(dst, "eligible", t.Eligible)
 	dst = textField(dst, "note", t.Note)
+	if t.Candidate.Doubt != "" {
+		dst = textField(dst, "doubt", t.Candidate.Doubt)
+	}
 	return append(dst, '}')
 }
 
@@ -130,7 +142,8 @@ func appendText(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
-// wireDecision and wireTerms are the JSON form for reading.
+// wireDecision and wireTerms are the JSON form for reading. All fields must be there but those with
+// omitempty.
 type wireDecision struct {
 	Seq         uint64      `json:"seq"`
 	ID          string      `json:"id"`
@@ -156,6 +169,8 @@ type wireTerms struct {
 	Target          uint32  `json:"target"`
 	Role            string  `json:"role"`
 	BlockSize       int     `json:"block_size"`
+	PageSize        int     `json:"page_size,omitempty"`
+	Variant         int     `json:"variant,omitempty"`
 	Blocks          int64   `json:"blocks"`
 	Hits            int64   `json:"hits"`
 	Misses          int64   `json:"misses"`
@@ -175,10 +190,12 @@ type wireTerms struct {
 	Tie             float64 `json:"tie"`
 	Eligible        bool    `json:"eligible"`
 	Note            string  `json:"note"`
+	Doubt           string  `json:"doubt,omitempty"`
 }
 
-// ParseDecision reads what AppendJSON writes. The error says which part is wrong; decisions that
-// contradict themselves (a pick that is no candidate, misses that are not blocks less hits) are errors.
+// ParseDecision reads what AppendJSON writes. The error says which part is wrong; decisions that lack a
+// field, or contradict themselves (a pick that is no candidate, misses that are not blocks less hits), are
+// errors.
 func ParseDecision(line []byte) (Decision, error) {
 	var w wireDecision
 	dec := json.NewDecoder(bytes.NewReader(line))
@@ -192,7 +209,58 @@ func ParseDecision(line []byte) (Decision, error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return Decision{}, errors.New("reading a decision: more text after its end")
 	}
+	if err := complete(line, w.Seq); err != nil {
+		return Decision{}, err
+	}
 	return w.decision()
+}
+
+// The names of the fields that a decision and each of its candidates must have.
+var (
+	decisionFields = requiredFields(reflect.TypeFor[wireDecision]())
+	termsFields    = requiredFields(reflect.TypeFor[wireTerms]())
+)
+
+func requiredFields(t reflect.Type) []string {
+	var names []string
+	for i := range t.NumField() {
+		if name, opt, _ := strings.Cut(t.Field(i).Tag.Get("json"), ","); opt == "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// complete makes sure that nothing reads as zero because it is missing, or null where that does not mean
+// unknown.
+func complete(line []byte, seq uint64) error {
+	var whole map[string]json.RawMessage
+	if err := json.Unmarshal(line, &whole); err != nil {
+		return fmt.Errorf("reading decision %d: %w", seq, err)
+	}
+	if name := lacking(whole, decisionFields); name != "" {
+		return fmt.Errorf("decision %d: field %q is missing", seq, name)
+	}
+	var candidates []map[string]json.RawMessage
+	if err := json.Unmarshal(whole["candidates"], &candidates); err != nil {
+		return fmt.Errorf("reading the candidates of decision %d: %w", seq, err)
+	}
+	for i, c := range candidates {
+		if name := lacking(c, termsFields); name != "" {
+			return fmt.Errorf("decision %d: candidate %d: field %q is missing", seq, i, name)
+		}
+	}
+	return nil
+}
+
+// lacking returns the first of the fields that are not there, "" if all are.
+func lacking(got map[string]json.RawMessage, fields []string) string {
+	for _, name := range fields {
+		if v, ok := got[name]; !ok || name != slowColumn && string(v) == "null" {
+			return name
+		}
+	}
+	return ""
 }
 
 func (w *wireDecision) decision() (Decision, error) {
@@ -223,6 +291,9 @@ func (w *wireDecision) decision() (Decision, error) {
 		if c.Target >= target.MaxTargets {
 			return fail("candidate %q has target number %d, beyond the limit of %d", c.Name, c.Target, target.MaxTargets)
 		}
+		if c.PageSize < 0 || c.Variant < 0 {
+			return fail("candidate %q has page size %d and variant %d, below 0", c.Name, c.PageSize, c.Variant)
+		}
 		if c.Misses != c.Blocks-c.Hits {
 			return fail("candidate %q has %d misses, not %d blocks less %d hits", c.Name, c.Misses, c.Blocks, c.Hits)
 		}
@@ -241,7 +312,7 @@ func (c *wireTerms) terms() (Terms, error) {
 		return Terms{}, err
 	}
 	t := Terms{
-		Candidate: Candidate{Target: target.ID(c.Target), Key: c.Name, Role: role, BlockSize: c.BlockSize},
+		Candidate: Candidate{Target: target.ID(c.Target), Key: c.Name, Role: role, BlockSize: c.BlockSize, PageSize: c.PageSize, Variant: c.Variant, Doubt: c.Doubt},
 		Blocks:    c.Blocks, Hits: c.Hits, HitWeight: c.HitWeight, HitTokens: c.HitTokens,
 		Recent: c.Recent, Computed: c.Computed, ImageHits: c.ImageHits,
 		Slow: c.Slow, Demand: c.Demand, Cost: c.Cost, Tie: c.Tie, Eligible: c.Eligible, Note: c.Note,

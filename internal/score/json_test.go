@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,7 +115,10 @@ func TestDecisionsRepeatAndRoundTrip(t *testing.T) {
 func TestDecisionFieldsSurvive(t *testing.T) {
 	r := newRig(t, 3, config(score.KVAware, recent, affinity(score.AffinityBoth), demand(score.DemandOn, 7)))
 	r.cands[1].Key = "w\"1\"\n\x7f\xff#dp0 ü"
+	r.cands[0].PageSize, r.cands[0].Doubt = 32, "events \"lost\""
+	r.cands[2].Variant = 1
 	req := prompt(chain(1, 4))
+	req.Variants = []score.Variant{{Blocks: chain(2, 6), InputTokens: 96}}
 	req.ID, req.Session, req.Role, req.Images = "id\\1", "s", score.Decode, []uint64{1, 2}
 	r.pick(req)
 	r.pick(req)
@@ -147,6 +152,9 @@ func TestParseDecisionRejects(t *testing.T) {
 		{"candidate role", strings.Replace(good, `"target":0,"role":"mixed"`, `"target":0,"role":"x"`, 1), `candidate "a"`},
 		{"misses", strings.Replace(good, `"misses":4`, `"misses":3`, 1), "3 misses"},
 		{"target number", strings.Replace(good, `"target":0`, `"target":99999`, 1), "beyond the limit"},
+		{"page size", strings.Replace(good, `"block_size":16`, `"block_size":16,"page_size":-1`, 1), "page size -1"},
+		{"no number", strings.Replace(good, `"hits":0`, `"hits":null`, 1), `candidate 0: field "hits" is missing`},
+		{"no candidate", `{"seq":4,"candidates":[null]}`, "decision 4"},
 		{"no candidates", `{"seq":4,"role":"mixed"}`, "decision 4"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -157,13 +165,54 @@ func TestParseDecisionRejects(t *testing.T) {
 	}
 }
 
+// TestParseDecisionNeedsEveryField takes one field out at a time: none may read as zero.
+func TestParseDecisionNeedsEveryField(t *testing.T) {
+	r := newRig(t, 2, config(score.KVAware))
+	r.pick(prompt(chain(1, 4)))
+	good := r.dec.AppendJSON(nil)
+	var whole map[string]any
+	if err := json.Unmarshal(good, &whole); err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	without := func(m map[string]any, where string) {
+		for _, name := range slices.Sorted(maps.Keys(m)) {
+			value := m[name]
+			delete(m, name)
+			line, err := json.Marshal(whole)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m[name] = value
+			if _, err := score.ParseDecision(line); err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("without %s of the %s: error %v, want one that names it", name, where, err)
+			}
+			tried++
+		}
+	}
+	without(whole, "decision")
+	without(whole["candidates"].([]any)[1].(map[string]any), "second candidate")
+	if line, err := json.Marshal(whole); err != nil || tried < 35 {
+		t.Errorf("%v, %d fields tried", err, tried)
+	} else if _, err := score.ParseDecision(line); err != nil {
+		t.Errorf("with every field: %v", err)
+	}
+}
+
 func FuzzParseDecision(f *testing.F) {
 	for line := range bytes.Lines(history(f, config(score.LeastWork, affinity(score.AffinityPrefill)), 2)) {
 		if f.Add(bytes.TrimSpace(line)); bytes.Contains(line, []byte(`"seq":20,`)) {
 			break
 		}
 	}
-	f.Add([]byte(`{"seq":1,"role":"mixed","picked":"","candidates":[{"role":"decode","cost":-0.0,"tie":1e-9,"recent":1e300}]}`))
+	r := newRig(f, 2, config(score.LeastWork))
+	r.cands[0].Doubt, r.cands[0].PageSize, r.cands[1].Variant = "lost", 1, 1
+	req := prompt(chain(1, 4))
+	req.Variants = []score.Variant{{InputTokens: 5}}
+	r.pick(req)
+	line := string(r.dec.AppendJSON(nil))
+	f.Add([]byte(line))
+	f.Add([]byte(strings.Replace(strings.Replace(line, `"tie":0`, `"tie":1e-9`, 1), `"recent":0`, `"recent":-0.0`, 1)))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		d, err := score.ParseDecision(line)
 		if err != nil {

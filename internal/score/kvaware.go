@@ -48,7 +48,7 @@ func (s *Scorer) kvAware(req *Request, dec *Decision) {
 		t.Cost = float64(w*(float64(t.Blocks)-t.HitWeight)) + float64(wmm*(images-float64(t.ImageHits))) + t.Tie
 	}
 	dec.Picked, dec.TieRule = settle(dec.Terms, ByLoad)
-	if dec.TieRule == ByOrder && (req.Multimodal || len(req.Blocks) == 0) {
+	if dec.TieRule == ByOrder && dec.PickedTerms().Blocks == 0 {
 		dec.Picked, dec.TieRule = fewestHeld(dec.Terms, dec.Picked)
 	}
 }

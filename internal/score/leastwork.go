@@ -40,7 +40,7 @@ const (
 // leastContext.
 func (s *Scorer) leastWork(req *Request, dec *Decision) {
 	if req.Role == Decode {
-		s.leastContext(dec)
+		s.leastContext(req, dec)
 		return
 	}
 	var waiting int64
@@ -79,7 +79,7 @@ func (s *Scorer) leastWork(req *Request, dec *Decision) {
 // of --decode-input-demand, which has to be fitted to the engine: simulated on engines whose W is 3,000
 // to 100,000, with contexts of 10,000 and 100,000 tokens, its mean ITL is within 1 % of the best W's, and
 // tokens alone are up to 6 % worse. Equal costs go to fewer held requests, then to candidate order.
-func (s *Scorer) leastContext(dec *Decision) {
+func (s *Scorer) leastContext(req *Request, dec *Decision) {
 	var tokens, requests int64
 	for i := range dec.Terms {
 		if t := &dec.Terms[i]; t.Eligible {
@@ -96,7 +96,7 @@ func (s *Scorer) leastContext(dec *Decision) {
 		if !t.Eligible {
 			continue
 		}
-		t.Cost = float64(t.Load.HeldTokens+dec.Tokens) + float64(each*float64(t.Load.HeldRequests))
+		t.Cost = float64(t.Load.HeldTokens+req.booked(t.Candidate.Variant)) + float64(each*float64(t.Load.HeldRequests))
 		t.Tie = float64(t.Load.HeldRequests)
 	}
 	dec.Picked, dec.TieRule = settle(dec.Terms, ByLoad)
@@ -105,7 +105,7 @@ func (s *Scorer) leastContext(dec *Decision) {
 // workCharge is the winner's recency charge. A prompt of unknown length counts as one token, so that
 // such prompts take turns.
 func workCharge(req *Request, t *Terms) float64 {
-	if req.InputTokens <= 0 && len(req.Images) == 0 {
+	if req.input(t.Candidate.Variant) <= 0 && len(req.Images) == 0 {
 		return unknownCharge
 	}
 	return uncached(req, t)
@@ -113,7 +113,7 @@ func workCharge(req *Request, t *Terms) float64 {
 
 // uncached is the work of one request's prefill on a candidate, in tokens.
 func uncached(req *Request, t *Terms) float64 {
-	work := float64(max(req.InputTokens, 0) - t.HitTokens)
+	work := float64(max(req.input(t.Candidate.Variant), 0) - t.HitTokens)
 	if t.Hits > 0 && t.HitWeight != float64(t.Hits) {
 		work += float64(float64(t.HitTokens) * (1 - t.HitWeight/float64(t.Hits)))
 	}

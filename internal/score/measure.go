@@ -1,7 +1,6 @@
 package score
 
 import (
-	"github.com/kvroute/kvroute/internal/block"
 	"github.com/kvroute/kvroute/internal/index"
 	"github.com/kvroute/kvroute/internal/load"
 	"github.com/kvroute/kvroute/internal/target"
@@ -11,19 +10,14 @@ import (
 const (
 	noteNotJoined  = "has not joined the ledger"
 	noteBlockSize  = "block size unknown: charged the whole prompt"
+	noteNoHashes   = "its prompt cannot be hashed: charged as the longest that can"
 	noteNotSampled = "not drawn"
 	noteUnbound    = "session is bound elsewhere"
 )
 
 // measure fills the terms that do not depend on the policy.
 func (s *Scorer) measure(req *Request, cands []Candidate, dec *Decision) {
-	var chain []block.Hash
-	if !req.Multimodal {
-		chain = req.Blocks
-	}
-	if len(chain) > 0 {
-		s.view.Match(chain, &s.match)
-	}
+	hits := s.lookup(req, 0, 0) // of the first prompt, which usually is the only one
 	if cap(dec.Terms) < len(cands) {
 		dec.Terms = make([]Terms, len(cands))
 	}
@@ -32,11 +26,7 @@ func (s *Scorer) measure(req *Request, cands []Candidate, dec *Decision) {
 	if req.Role == Decode {
 		images = nil // an image is encoded during prefill
 	}
-	blocks := int64(len(chain))
-	hits := s.match.Hits
-	if blocks == 0 {
-		hits = nil
-	}
+	blocks, guessed := req.charged(0)
 	for i := range cands {
 		c := &cands[i]
 		t := &dec.Terms[i]
@@ -57,12 +47,68 @@ func (s *Scorer) measure(req *Request, cands []Candidate, dec *Decision) {
 		if len(images) > 0 {
 			t.ImageHits = m.imageHits(images)
 		}
+		if guessed {
+			t.Note = noteNoHashes
+		}
 		if c.BlockSize == 0 {
 			t.Note = noteBlockSize
-		} else if int(c.Target) < len(hits) && hits[c.Target] > 0 {
-			s.credit(req, t, c.Target, int64(hits[c.Target]))
+		} else if int(c.Target) < len(hits) && hits[c.Target] > 0 && c.Variant == 0 {
+			s.credit(req, t, 0, int64(hits[c.Target]))
 		}
 	}
+	if len(req.More) > 0 {
+		s.measureMore(req, 0, 1, dec)
+	}
+	for k := range req.Variants {
+		s.measureVariant(req, k+1, dec)
+	}
+}
+
+// measureVariant measures the candidates that make a variant of the request, if there are any.
+func (s *Scorer) measureVariant(req *Request, variant int, dec *Decision) {
+	used := false
+	blocks, guessed := req.charged(variant)
+	for i := range dec.Terms {
+		t := &dec.Terms[i]
+		if t.Candidate.Variant != variant {
+			continue
+		}
+		used, t.Blocks = true, blocks
+		if !t.Eligible || t.Candidate.BlockSize == 0 {
+			continue
+		}
+		if t.Note = ""; guessed {
+			t.Note = noteNoHashes
+		}
+	}
+	if used {
+		s.measureMore(req, variant, 0, dec)
+	}
+}
+
+// measureMore adds the hits of a variant's prompts from the given one on.
+func (s *Scorer) measureMore(req *Request, variant, from int, dec *Decision) {
+	for p := from; p <= len(req.more(variant)); p++ {
+		hits := s.lookup(req, variant, p)
+		for i := range dec.Terms {
+			t := &dec.Terms[i]
+			id := t.Candidate.Target
+			if t.Candidate.Variant == variant && t.Eligible && t.Candidate.BlockSize != 0 && int(id) < len(hits) && hits[id] > 0 {
+				s.credit(req, t, p, int64(hits[id]))
+			}
+		}
+	}
+}
+
+// lookup matches one prompt of a variant. The answer is nil for a prompt without blocks, and for
+// multimodal requests.
+func (s *Scorer) lookup(req *Request, variant, p int) []uint32 {
+	chain := req.prompt(variant, p)
+	if len(chain) == 0 || req.Multimodal {
+		return nil
+	}
+	s.view.Match(chain, &s.match)
+	return s.match.Hits
 }
 
 // look reads a target's load and memory; nil where the ledger does not know the target. Memory of a
@@ -98,31 +144,28 @@ func (s *Scorer) meet(t target.ID, life uint32) *memory {
 	return &s.mem[t]
 }
 
-// credit fills the hit terms from the last match, for hits above zero.
-func (s *Scorer) credit(req *Request, t *Terms, id target.ID, hits int64) {
-	t.Hits = hits
+// credit adds to the hit terms what the last match says of prompt p, for hits above zero.
+func (s *Scorer) credit(req *Request, t *Terms, p int, hits int64) {
+	id, from := t.Candidate.Target, &s.match
+	if req.LastComputed {
+		held := hits
+		if hits = reusable(req, &t.Candidate, p, held); hits == 0 {
+			return
+		}
+		if hits < held {
+			from = s.shortened(req, t.Candidate.Variant, p, hits)
+		}
+	}
 	w := &s.cfg.TierWeights
 	var lower [index.NumTiers]int64
 	for tier := index.CPU; tier < index.NumTiers; tier++ {
-		if l := s.match.Lower[tier]; int(id) < len(l) {
+		if l := from.Lower[tier]; int(id) < len(l) {
 			lower[tier] = int64(l[id])
 		}
 	}
 	top := hits - lower[index.CPU] - lower[index.Disk]
-	t.HitWeight = float64(w[index.GPU]*float64(top)) + float64(w[index.CPU]*float64(lower[index.CPU])) +
+	t.Hits += hits
+	t.HitWeight += float64(w[index.GPU]*float64(top)) + float64(w[index.CPU]*float64(lower[index.CPU])) +
 		float64(w[index.Disk]*float64(lower[index.Disk]))
-	t.HitTokens = prefixTokens(req, hits)
-}
-
-// prefixTokens is how many of the prompt's tokens its first k blocks hold.
-func prefixTokens(req *Request, k int64) int64 {
-	input := max(req.InputTokens, 0)
-	size := max(int64(req.BlockSize), 0)
-	switch {
-	case len(req.BlockTokens) > 0:
-		return min(int64(req.BlockTokens[min(int(k), len(req.BlockTokens))-1]), input)
-	case size > 0 && k > input/size:
-		return input // not multiplied: the product might overflow
-	}
-	return k * size
+	t.HitTokens = min(t.HitTokens+prefixTokens(req, t.Candidate.Variant, p, hits), max(req.input(t.Candidate.Variant), 0))
 }

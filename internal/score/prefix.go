@@ -2,7 +2,8 @@ package score
 
 const reasonBelowThreshold = "no target holds enough of the prompt"
 
-// prefix takes the most leading hits, then the least computed blocks so far, then candidate order.
+// prefix takes the most leading hits (where targets make different prompts of a request, the fewest blocks
+// to compute), then the least computed blocks so far, then candidate order.
 // prefix-threshold does so only where the most hits reach the threshold's share of the request's
 // blocks, and otherwise takes the least computed blocks. Hits count alike in every tier.
 func (s *Scorer) prefix(dec *Decision) {

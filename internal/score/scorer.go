@@ -40,21 +40,23 @@ var kinds = map[string]kind{
 //
 // Memory about a target is void once the ledger starts another life of it, or after Forget.
 type Scorer struct {
-	cfg     Config
-	kind    kind
-	view    index.View
-	led     *load.Ledger
-	given   []load.Load // explain: loads as stated instead of the ledger's
-	weights [3]float64  // base overlap weight by role
-	seq     uint64
-	match   index.Matches
-	mem     []memory  // by target
-	recent  []float64 // by target: recency charges, policy's own unit
-	turns   [3]uint64 // round-robin, and new sessions of the session policy, by role
-	rng     stream
-	bound   *bindings // nil: no sessions
-	choice  choice
-	paces   []float64 // scratch of slowness
+	cfg        Config
+	kind       kind
+	view       index.View
+	led        *load.Ledger
+	given      []load.Load // explain: loads as stated instead of the ledger's
+	weights    [3]float64  // base overlap weight by role
+	seq        uint64
+	match      index.Matches
+	short      shortRun // what shortMatch is of
+	shortMatch index.Matches
+	mem        []memory  // by target
+	recent     []float64 // by target: recency charges, policy's own unit
+	turns      [3]uint64 // round-robin, and new sessions of the session policy, by role
+	rng        stream
+	bound      *bindings // nil: no sessions
+	choice     choice
+	paces      []float64 // scratch of slowness
 }
 
 // memory is what a scorer remembers of one target beside its recency charge.
@@ -209,39 +211,38 @@ func (s *Scorer) choose(req *Request, cands []Candidate, dec *Decision) error {
 	if len(cands) == 0 {
 		return ErrNoCandidates
 	}
+	if err := req.check(cands); err != nil {
+		return err
+	}
 	s.measure(req, cands, dec)
 	if s.choice.eligible == 0 {
 		return fmt.Errorf("%w: none of %d has joined the ledger, as %s", ErrNoCandidates, len(cands), cands[0].Key)
 	}
 	s.apply(req, dec)
 	if req.Role == Decode && s.cfg.DecodeInputDemand != DemandOff {
-		s.demand(dec)
+		s.demand(req, dec)
 	}
 	if s.bound != nil {
 		s.session(req, dec)
+	}
+	if v := dec.PickedTerms().Candidate.Variant; v > 0 {
+		dec.Tokens, dec.TokensExact = req.booked(v), req.exact(v)
 	}
 	return nil
 }
 
 // reset gives dec everything that does not depend on the candidates.
 func (s *Scorer) reset(req *Request, dec *Decision) {
-	n := max(req.N, 1)
-	tokens := max(req.InputTokens, 0)
-	if tokens > load.MaxTokens/n {
-		tokens = load.MaxTokens
-	} else {
-		tokens *= n
-	}
 	terms := dec.Terms[:0]
 	*dec = Decision{
 		Seq: s.seq + 1, RequestID: req.ID, Policy: s.cfg.Policy, Role: req.Role,
 		Picked: -1, Suggested: -1, Original: -1,
-		Tokens: tokens, TokensExact: req.TokensExact, Images: len(req.Images), Terms: terms,
+		Tokens: req.booked(0), TokensExact: req.TokensExact, Images: len(req.Images), Terms: terms,
 	}
 	if s.kind == kindKVAware {
 		dec.Weight = float64(s.weights[req.Role] * amplify(req.Retention))
 	}
-	s.choice = choice{draws: s.rng}
+	s.choice, s.short = choice{draws: s.rng}, shortRun{}
 }
 
 // apply runs the policy: it sets Cost and Tie of the terms, and Picked, TieRule, Basis and Reason.
@@ -276,6 +277,8 @@ const (
 func (s *Scorer) setBasis(req *Request, dec *Decision) {
 	usesCaches := s.kind == kindKVAware || s.kind == kindLeastWork || s.kind == kindPrefix
 	usesImages := s.kind != kindPrefix && req.Role != Decode && len(req.Images) > 0
+	c := &dec.PickedTerms().Candidate
+	unhashable, blocks := req.unhashable(c.Variant), req.blocks(c.Variant)
 	switch {
 	case !usesCaches:
 		dec.Basis, dec.Reason = BasisLoadOnly, reasonNoCaches
@@ -285,11 +288,15 @@ func (s *Scorer) setBasis(req *Request, dec *Decision) {
 		dec.Basis, dec.Reason = BasisAffinity, reasonMultimodal
 	case req.Multimodal:
 		dec.Basis, dec.Reason = BasisLoadOnly, reasonMultimodal
-	case len(req.Blocks) == 0 && req.Unhashable != "":
-		dec.Basis, dec.Reason = BasisLoadOnly, req.Unhashable
-	case len(req.Blocks) == 0:
+	case blocks == 0 && unhashable != "":
+		dec.Basis, dec.Reason = BasisLoadOnly, unhashable
+	case blocks == 0:
 		dec.Basis, dec.Reason = BasisLoadOnly, reasonNoBlocks
-	case !req.TokensExact:
+	case c.Doubt != "":
+		dec.Basis, dec.Reason = BasisEstimated, c.Doubt
+	case req.Approximate != "":
+		dec.Basis, dec.Reason = BasisEstimated, req.Approximate
+	case !req.exact(c.Variant):
 		dec.Basis = BasisEstimated
 	default:
 		dec.Basis = BasisExact
@@ -346,14 +353,15 @@ func (s *Scorer) commit(req *Request, dec *Decision) {
 		s.turns[req.Role]++
 	}
 	d := load.Demand{Tokens: dec.Tokens}
+	v := t.Candidate.Variant
 	if !req.Multimodal {
-		d.Blocks = req.Blocks
+		d.Blocks, d.More = req.prompt(v, 0), req.more(v)
 	}
 	if t.Load.PendingRequests == 0 {
 		m.pace.began(req.At)
 	}
 	if req.Role != Decode {
-		d.PrefillTokens = max(req.InputTokens, 0) - t.HitTokens
+		d.PrefillTokens = max(req.input(v), 0) - t.HitTokens
 	}
 	if s.choice.session != BoundNone {
 		d.Tag = s.keepSession(req, dec, id)

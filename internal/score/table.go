@@ -23,6 +23,7 @@ type column struct {
 const slowColumn = "slow"
 
 var columns = []column{
+	{"variant", false, func(t *Terms) float64 { return float64(t.Candidate.Variant) }},
 	{"blocks", true, func(t *Terms) float64 { return float64(t.Blocks) }},
 	{"hits", true, func(t *Terms) float64 { return float64(t.Hits) }},
 	{"misses", true, func(t *Terms) float64 { return float64(t.Blocks - t.Hits) }},
@@ -179,10 +180,15 @@ func (c *column) text(t *Terms) string {
 }
 
 func note(t *Terms) string {
-	if t.Note == "" {
-		return ""
+	switch doubt := t.Candidate.Doubt; {
+	case doubt != "" && t.Note != "":
+		return "  " + printable(t.Note) + "; in doubt: " + printable(doubt)
+	case doubt != "":
+		return "  in doubt: " + printable(doubt)
+	case t.Note != "":
+		return "  " + printable(t.Note)
 	}
-	return "  " + printable(t.Note)
+	return ""
 }
 
 func (d *Decision) shown() []column {
