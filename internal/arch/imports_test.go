@@ -29,6 +29,7 @@ var layers = map[string]string{
 	"internal/fleet":       "driver",
 	"internal/pool":        "live",
 	"internal/record":      "core",
+	"internal/recorder":    "live",
 	"internal/openai":      "edge",
 	"internal/sse":         "edge",
 	"internal/tokenize":    "edge",
@@ -127,7 +128,7 @@ var thirdParty = []struct {
 	users   []string
 	because string
 }{
-	{"github.com/zeebo/xxh3", []string{"internal/block", "internal/score", "internal/report", "internal/index", "internal/trace", "internal/openai"}, "block hashes, image keys, digests, content hashes"},
+	{"github.com/zeebo/xxh3", []string{"internal/block", "internal/score", "internal/report", "internal/index", "internal/trace", "internal/record", "internal/openai"}, "block hashes, image keys, digests, content hashes"},
 	{"github.com/klauspost/compress", []string{"internal/trace", "internal/cli"}, "gzip and zstd"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "the command line lives in one package"},
 	{"github.com/spf13/pflag", []string{"internal/cli"}, "the command line lives in one package"},
