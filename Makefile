@@ -23,18 +23,23 @@ MISSPELL    := go run github.com/golangci/misspell/cmd/misspell@v0.8.0
 BENCHSTAT   := go run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build build-nocgo test test-all race lint fuzz golden quality bench bench-compare cover man demo clean
+.PHONY: help setup toolchain native parity build build-nocgo test test-all race lint fuzz golden quality bench bench-compare cover man demo clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
 
-setup: ## check for Go >= 1.26, install it where that is possible, fetch the modules
+setup: toolchain native ## everything a build needs, installed where that is possible: Go, modules, the archive of native/
+
+toolchain:
 	@.ci/setup
+
+native: ## build the tokenizers and templates (Rust) into build/native, unless that is done already
+	@[[ $${CGO_ENABLED:-1} == 0 ]] || .ci/native
 
 build: setup ## build bin/kvroute
 	$(BUILD) -o bin/kvroute ./cmd/kvroute
 
-build-nocgo: setup ## build everything without cgo, the program as bin/kvroute-nocgo
+build-nocgo: toolchain ## build everything without cgo, the program as bin/kvroute-nocgo
 	CGO_ENABLED=0 go build ./... && CGO_ENABLED=0 $(BUILD) -o bin/kvroute-nocgo ./cmd/kvroute
 
 test: setup ## all tests that need no big traces
@@ -53,6 +58,9 @@ lint: setup ## go vet, staticcheck, gofumpt, spelling
 
 fuzz: setup ## run every fuzz target for FUZZTIME (10s)
 	@FUZZTIME=$(FUZZTIME) .ci/fuzz
+
+parity: setup ## compare tokens and renders with Python's packages for real models (fetched into build/parity)
+	@.ci/parity
 
 golden: setup ## rewrite the golden files; read the diff before you commit it
 	go test -short $$(grep -rl --include='*_test.go' 'flag.Bool("update"' ./internal | xargs -n1 dirname | sort -u) -update
