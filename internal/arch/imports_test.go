@@ -137,6 +137,8 @@ var thirdParty = []struct {
 	{"github.com/goccy/go-yaml", []string{"internal/cli", "internal/engine"}, "configuration files and profiles"},
 	{"gonum.org/v1/plot", []string{"internal/plot"}, "pictures"},
 	{"github.com/pebbe/zmq4", []string{"internal/feed/zmq", "internal/fakeengine"}, "ZeroMQ, what engines publish their events over"},
+	{"github.com/tinylib/msgp", []string{"internal/fakeengine"}, "events as engines encode them, by other code than what decodes them"},
+	{"github.com/cespare/xxhash", []string{"internal/fakeengine"}, "XXH64, which one engine names blocks by"},
 	{"github.com/daulet/tokenizers", []string{"internal/tokenize/hf"}, "the reference encoder"},
 	{"github.com/prometheus/client_golang", []string{"internal/router", "internal/fleet", "internal/cli", "internal/fakeengine"}, "metrics in the form everybody scrapes"},
 	{"github.com/prometheus/common", []string{"internal/probe"}, "reading engines' metrics"},
