@@ -78,8 +78,9 @@ type history struct {
 	got     Matches
 	want    Matches
 	targets int
-	hashes  bool // stores may carry hashes, and then no handle ever stands for the wrong content
-	counted int  // 0: no store counts copies, 1: every one, 2: some
+	hashes  bool  // stores may carry hashes, and then no handle ever stands for the wrong content
+	counted int   // 0: no store counts copies, 1: every one, 2: some
+	sizes   []int // of pages
 	seen    observed
 	yields  int
 	bad     string // what was wrong during a yield
@@ -91,7 +92,7 @@ const (
 )
 
 func newHistory(data []byte) *history {
-	h := &history{bytes: data}
+	h := &history{bytes: data, sizes: []int{4, 4, 4, 4, 1, 2, 3, 6, 8, 12}}
 	opt := Options{}
 	switch h.pick(3) {
 	case 1:
@@ -167,7 +168,7 @@ func (h *history) op() Op {
 	if h.pick(8) == 0 {
 		op.Namespace = 7
 	}
-	size := []int{4, 4, 4, 4, 1, 2, 3, 6, 8, 12}[h.pick(10)]
+	size := h.sizes[h.pick(len(h.sizes))]
 	op.PageSize = size
 	if size == historyBlock && h.pick(2) == 0 {
 		op.PageSize = 0
