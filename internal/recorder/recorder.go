@@ -71,10 +71,11 @@ type Stats struct {
 
 // batch is calls in order, in memory that is used again.
 type batch struct {
-	calls []call
-	picks []pick
-	used  int // of picks
-	bytes int
+	calls  []call
+	hashes []block.Hash // of calls of the kind changed, in order
+	picks  []pick
+	used   int // of picks
+	bytes  int
 }
 
 // kind is a method of pool.Recorder.
@@ -95,16 +96,17 @@ const (
 
 // call is one call; which fields count depends on the kind.
 type call struct {
-	kind      kind
-	held      bool
-	tier      index.Tier
-	id        target.ID
-	h, parent block.Hash
-	handle    load.Handle
-	at, out   int64
-	text      string
-	cand      *score.Candidate
-	pick      int // index into picks
+	kind    kind
+	held    bool
+	tier    index.Tier
+	id      target.ID
+	blocks  int        // changed: how many blocks, each after the one before where held
+	parent  block.Hash // changed: of the first one
+	handle  load.Handle
+	at, out int64
+	text    string
+	cand    *score.Candidate
+	pick    int // index into picks
 }
 
 // callBytes and pickBytes are about what one costs in memory, without its slices.
@@ -203,7 +205,26 @@ func (r *Recorder) add(c call, fill func(b *batch, c *call) int) {
 
 // Changed is index.Observer's.
 func (r *Recorder) Changed(t target.ID, h, parent block.Hash, tier index.Tier, held bool) {
-	r.add(call{kind: changed, id: t, h: h, parent: parent, tier: tier, held: held}, nil)
+	r.mu.Lock()
+	if b := r.pending; len(b.calls) > 0 && r.stopped == nil && b.bytes < r.opt.MaxPending {
+		c, last := &b.calls[len(b.calls)-1], len(b.hashes)-1
+		if c.kind == changed && c.id == t && c.held == held && (!held || c.tier == tier && parent == b.hashes[last]) {
+			c.blocks++
+			b.hashes = append(b.hashes, h)
+			b.bytes += 8
+			much := b.bytes > hurry && b.bytes-8 <= hurry
+			r.mu.Unlock()
+			if much {
+				signal(r.rush)
+			}
+			return
+		}
+	}
+	r.mu.Unlock()
+	r.add(call{kind: changed, id: t, blocks: 1, parent: parent, tier: tier, held: held}, func(b *batch, _ *call) int {
+		b.hashes = append(b.hashes, h)
+		return 8
+	})
 }
 
 // Emptied is index.Observer's.
@@ -319,7 +340,7 @@ func (r *Recorder) work(w *writer) {
 		if last {
 			err = w.close(err)
 		}
-		b.calls, b.used, b.bytes = b.calls[:0], 0, 0
+		b.calls, b.hashes, b.used, b.bytes = b.calls[:0], b.hashes[:0], 0, 0
 
 		r.mu.Lock()
 		r.stats, r.spare = w.stats(), b

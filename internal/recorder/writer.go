@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/kvroute/kvroute/internal/block"
 	"github.com/kvroute/kvroute/internal/record"
 )
 
@@ -17,6 +18,8 @@ type writer struct {
 	size int64 // of the present file
 	all  int64
 	buf  []byte
+
+	hashes []block.Hash // of the batch, not yet written
 }
 
 func (w *writer) stats() Stats { return Stats{Counts: w.enc.Counts(), Part: w.part, Bytes: w.all} }
@@ -48,6 +51,7 @@ func (w *writer) flush() error {
 
 // batch writes calls, and begins a new file where the present one is full.
 func (w *writer) batch(b *batch) error {
+	w.hashes = b.hashes
 	for i := range b.calls {
 		w.call(b, &b.calls[i])
 		full := w.opt.MaxSize > 0 && w.size+int64(len(w.buf)) >= w.opt.MaxSize
@@ -78,7 +82,12 @@ func (w *writer) call(b *batch, c *call) {
 	e := w.enc
 	switch c.kind {
 	case changed:
-		w.buf = e.Changed(w.buf, c.id, c.h, c.parent, c.tier, c.held)
+		parent := c.parent
+		for _, h := range w.hashes[:c.blocks] {
+			w.buf = e.Changed(w.buf, c.id, h, parent, c.tier, c.held)
+			parent = h
+		}
+		w.hashes = w.hashes[c.blocks:]
 	case emptied:
 		w.buf = e.Emptied(w.buf, c.id)
 	case join:
