@@ -134,7 +134,7 @@ var thirdParty = []struct {
 	{"github.com/spf13/pflag", []string{"internal/cli"}, "the command line lives in one package"},
 	{"golang.org/x/term", []string{"internal/cli"}, "only the command line knows terminals"},
 	{"golang.org/x/sync", []string{"internal/cli", "internal/sweep"}, "groups of goroutines"},
-	{"github.com/goccy/go-yaml", []string{"internal/cli", "internal/engine"}, "configuration files and profiles"},
+	{"github.com/goccy/go-yaml", []string{"internal/cli", "internal/engine", "internal/discovery"}, "configuration files, profiles and lists of workers"},
 	{"gonum.org/v1/plot", []string{"internal/plot"}, "pictures"},
 	{"github.com/pebbe/zmq4", []string{"internal/feed/zmq", "internal/fakeengine"}, "ZeroMQ, what engines publish their events over"},
 	{"github.com/tinylib/msgp", []string{"internal/fakeengine"}, "events as engines encode them, by other code than what decodes them"},
