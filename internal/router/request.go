@@ -1,0 +1,258 @@
+package router
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvroute/kvroute/internal/openai"
+	"github.com/kvroute/kvroute/internal/score"
+)
+
+// Headers of ours.
+const (
+	requestIDHeader = "X-Request-Id"
+	altIDHeader     = "X-Infera-Request-Id"
+	rankHeader      = "X-Data-Parallel-Rank"
+	timeoutHeader   = "X-Request-Timeout"
+	explainHeader   = "X-Kvroute-Explain"
+)
+
+// requestID returns the id a client gave, if it can stand in logs and headers, or a new one.
+func requestID(req *http.Request) string {
+	for _, h := range []string{requestIDHeader, altIDHeader} {
+		if id := req.Header.Get(h); validID(id) {
+			return id
+		}
+	}
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+func validID(id string) bool {
+	if len(id) == 0 || len(id) > 128 {
+		return false
+	}
+	for i := range len(id) {
+		if c := id[i]; c <= ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
+}
+
+// sharedBody is a request's body in a buffer that goes back to its pool once nobody reads it: a worker
+// that answers early leaves the transport sending.
+type sharedBody struct {
+	buf  *buffer
+	refs atomic.Int64
+}
+
+type buffer struct{ b []byte }
+
+var buffers = sync.Pool{New: func() any { return &buffer{b: make([]byte, 0, 16<<10)} }}
+
+// maxPooled bounds what a pool keeps; larger bodies are rare and their memory is better given back.
+const maxPooled = 4 << 20
+
+func (s *sharedBody) release() {
+	if s.refs.Add(-1) == 0 && cap(s.buf.b) <= maxPooled {
+		s.buf.b = s.buf.b[:0]
+		buffers.Put(s.buf)
+	}
+}
+
+// reader returns a reader of the body that holds it until closed.
+func (s *sharedBody) reader(splices ...openai.Splice) io.ReadCloser {
+	s.refs.Add(1)
+	return &bodyReader{Body: openai.NewBody(s.buf.b, splices...), shared: s}
+}
+
+type bodyReader struct {
+	*openai.Body
+	shared *sharedBody
+	once   sync.Once
+}
+
+func (b *bodyReader) Close() error {
+	b.once.Do(b.shared.release)
+	return nil
+}
+
+// trusted is how much of a Content-Length is believed before as much has come.
+const trusted = 1 << 20
+
+var errTooLarge = errors.New("body too large")
+
+// readBody reads a request's body into one buffer. Its length is known from the start for nearly all
+// requests; then there is no second copy at any time beyond the first trusted bytes.
+func (r *Router) readBody(req *http.Request) (*sharedBody, error) {
+	s := &sharedBody{buf: buffers.Get().(*buffer)}
+	s.refs.Store(1)
+	if err := readInto(s.buf, req.Body, req.ContentLength, r.cfg.MaxBody); err != nil {
+		s.release()
+		return nil, err
+	}
+	return s, nil
+}
+
+func readInto(buf *buffer, from io.Reader, length, most int64) error {
+	if length > most {
+		return errTooLarge
+	}
+	b := buf.b[:0]
+	defer func() { buf.b = b }()
+	if first := min(length, trusted); int64(cap(b)) < first {
+		b = make([]byte, 0, first)
+	}
+	for {
+		if len(b) == cap(b) {
+			if int64(len(b)) == length {
+				// Nothing more should come; the reader's end is still to be seen.
+				var one [1]byte
+				n, err := from.Read(one[:])
+				if n > 0 {
+					b = append(b, one[0])
+				}
+				if err == io.EOF {
+					return nil
+				} else if err != nil {
+					return err
+				}
+				continue
+			}
+			size := max(2*int64(cap(b)), 16<<10)
+			if length > int64(len(b)) {
+				size = length
+			}
+			b = append(make([]byte, 0, size), b...)
+		}
+		n, err := from.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if int64(len(b)) > most {
+			return errTooLarge
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// receive reads and scans a request. It returns nil and answers it where that is not possible.
+func (x *exchange) receive() bool {
+	if enc := x.req.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
+		x.refuse(outcomeClientError, &openai.Error{Status: 415, Message: "the body must not be compressed", Type: openai.TypeInvalid, Code: "unsupported_encoding"})
+		return false
+	}
+	if d := x.r.cfg.BodyTimeout; d > 0 {
+		x.deadline(x.rc.SetReadDeadline, time.Now().Add(d))
+	}
+	body, err := x.r.readBody(x.req)
+	if x.r.cfg.BodyTimeout > 0 {
+		x.deadline(x.rc.SetReadDeadline, time.Time{})
+	}
+	if err != nil {
+		x.bodyFailed(err)
+		return false
+	}
+	x.body = body
+	x.r.m.body.Observe(float64(len(body.buf.b)))
+	x.received = x.r.cfg.Now()
+	q, err := openai.Scan(body.buf.b)
+	if err != nil {
+		msg := "the body is not valid JSON: " + err.Error()
+		if len(body.buf.b) == 0 {
+			msg = "the body is empty, a JSON object is expected"
+		}
+		x.refuse(outcomeClientError, &openai.Error{Status: 400, Message: msg, Type: openai.TypeInvalid, Code: "invalid_json"})
+		return false
+	}
+	session, err := x.session(&q)
+	if err != nil {
+		x.refuse(outcomeClientError, &openai.Error{Status: 400, Message: err.Error(), Type: openai.TypeInvalid, Code: "invalid_session"})
+		return false
+	}
+	x.scanned = q
+	x.call = Call{
+		ID: x.id, Endpoint: x.endpoint, Body: body.buf.b, Model: q.Model, Stream: q.Stream, N: q.N, Salt: q.CacheSalt, Session: session,
+		Retention: retentions[q.Retention], Multimodal: q.Multimodal, Images: q.Images, At: x.start,
+	}
+	return true
+}
+
+var retentions = [...]score.Retention{
+	openai.NoHint: score.NoHint, openai.RetainNone: score.RetainNone, openai.RetainShort: score.RetainShort, openai.RetainLong: score.RetainLong,
+}
+
+func (x *exchange) bodyFailed(err error) {
+	var ne net.Error
+	switch {
+	case errors.Is(err, errTooLarge):
+		x.refuse(outcomeClientError, &openai.Error{Status: 413, Message: fmt.Sprintf("the body is larger than the limit of %d bytes", x.r.cfg.MaxBody), Type: openai.TypeInvalid, Code: "body_too_large"})
+	case errors.As(err, &ne) && ne.Timeout():
+		x.refuse(outcomeClientError, &openai.Error{Status: 408, Message: fmt.Sprintf("the body did not arrive within %v", x.r.cfg.BodyTimeout), Type: openai.TypeTimeout, Code: "body_timeout"})
+	case x.req.Context().Err() != nil:
+		x.gone()
+	default:
+		x.refuse(outcomeClientError, &openai.Error{Status: 400, Message: "the body could not be read to its end: " + err.Error(), Type: openai.TypeInvalid, Code: "incomplete_body"})
+	}
+}
+
+const maxSession = 1024
+
+// session returns the name of the request's session by the headers, then the body fields configured.
+func (x *exchange) session(q *openai.Request) (string, error) {
+	for _, h := range x.r.cfg.SessionHeaders {
+		switch v := x.req.Header.Values(h); {
+		case len(v) == 0:
+			continue
+		case len(v) > 1:
+			return "", fmt.Errorf("duplicate %s", h)
+		case len(v[0]) < 1 || len(v[0]) > maxSession:
+			return "", fmt.Errorf("%s must be 1..%d bytes", h, maxSession)
+		default:
+			return v[0], nil
+		}
+	}
+	for _, f := range x.r.cfg.SessionFields {
+		v := map[string]string{"prompt_cache_key": q.PromptCacheKey, "session_id": q.SessionID, "user": q.User}[f]
+		if v != "" && len(v) <= maxSession {
+			return v, nil
+		}
+	}
+	return "", nil
+}
+
+// asked returns the time limit that a client set, 0 if none: seconds, or a duration with its unit.
+func asked(req *http.Request) (time.Duration, error) {
+	v := strings.TrimSpace(req.Header.Get(timeoutHeader))
+	if v == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(v)
+	if s, numErr := strconv.ParseFloat(v, 64); numErr == nil {
+		d, err = time.Duration(min(s, math.MaxInt64/2/float64(time.Second))*float64(time.Second)), nil
+		if math.IsNaN(s) {
+			err = numErr
+			d = 0
+		}
+	}
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("%s must be seconds above 0, or a duration such as 250ms", timeoutHeader)
+	}
+	return d, nil
+}

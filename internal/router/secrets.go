@@ -1,0 +1,216 @@
+package router
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// watched looks at files at most once a second and reads them again when they have changed.
+type watched struct {
+	paths []string
+	load  func() error
+	log   *slog.Logger
+	now   func() time.Time
+
+	mu     sync.Mutex
+	looked time.Time
+	stamp  string
+}
+
+func (w *watched) stampNow() (string, error) {
+	var b strings.Builder
+	for _, p := range w.paths {
+		st, err := os.Stat(p)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, "%d %d;", st.ModTime().UnixNano(), st.Size())
+	}
+	return b.String(), nil
+}
+
+// refresh reads the files again if they have changed. What cannot be read leaves what was read before.
+func (w *watched) refresh() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.now()
+	if now.Sub(w.looked) < time.Second {
+		return
+	}
+	w.looked = now
+	stamp, err := w.stampNow()
+	if err == nil && stamp == w.stamp {
+		return
+	}
+	if err == nil {
+		w.stamp = stamp // a bad file is complained of once
+		err = w.load()
+	}
+	if err != nil {
+		w.log.Error("keeping the former contents of changed files", "files", w.paths, "err", err)
+		return
+	}
+	w.log.Info("read changed files again", "files", w.paths)
+}
+
+func (w *watched) first() error {
+	stamp, err := w.stampNow()
+	if err != nil {
+		return err
+	}
+	w.stamp, w.looked = stamp, w.now()
+	return w.load()
+}
+
+// Secrets are the lines of a file: API keys or tokens. Empty lines and those that begin with # do not
+// count. The file is read again when it changes.
+type Secrets struct {
+	watched
+	set [][sha256.Size]byte // under mu of watched
+}
+
+// OpenSecrets reads a file of secrets. A file without any is refused: it would lock everybody out.
+func OpenSecrets(path string, log *slog.Logger) (*Secrets, error) {
+	s := &Secrets{watched: watched{paths: []string{path}, log: log, now: time.Now}}
+	s.load = func() error {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var set [][sha256.Size]byte
+		for line := range bytes.Lines(text) {
+			if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+				set = append(set, sha256.Sum256(line))
+			}
+		}
+		if len(set) == 0 {
+			return fmt.Errorf("%s holds no secret, want one a line", path)
+		}
+		s.set = set
+		return nil
+	}
+	if err := s.first(); err != nil {
+		return nil, fmt.Errorf("reading secrets: %w", err)
+	}
+	return s, nil
+}
+
+// Has reports whether v is one of the secrets, in a time that does not depend on which.
+func (s *Secrets) Has(v string) bool {
+	s.refresh()
+	s.mu.Lock()
+	set := s.set
+	s.mu.Unlock()
+	sum, found := sha256.Sum256([]byte(v)), 0
+	for i := range set {
+		found |= subtle.ConstantTimeCompare(sum[:], set[i][:])
+	}
+	return found == 1
+}
+
+// bearer returns the token of an Authorization header.
+func bearer(r *http.Request) (string, bool) {
+	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	token = strings.TrimSpace(token)
+	return token, ok && strings.EqualFold(scheme, "bearer") && token != ""
+}
+
+// local reports whether a request comes from this machine and was meant for it: neither passed on by a
+// proxy nor sent by a web page under a name of its own.
+func local(r *http.Request) bool {
+	for _, h := range []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip"} {
+		if _, ok := r.Header[h]; ok {
+			return false
+		}
+	}
+	loopback := func(hostport string) bool {
+		host, _, err := net.SplitHostPort(hostport)
+		if err != nil {
+			host = strings.Trim(hostport, "[]")
+		}
+		if strings.EqualFold(host, "localhost") {
+			return true
+		}
+		a, err := netip.ParseAddr(host)
+		return err == nil && a.Unmap().IsLoopback()
+	}
+	return loopback(r.RemoteAddr) && loopback(r.Host)
+}
+
+// LoadTLS returns a server configuration whose certificate is read again when its files change.
+func LoadTLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
+	w := &watched{paths: []string{certFile, keyFile}, log: log, now: time.Now}
+	var cert *tls.Certificate
+	w.load = func() error {
+		c, err := tls.LoadX509KeyPair(certFile, keyFile)
+		if err == nil {
+			cert = &c
+		}
+		return err
+	}
+	if err := w.first(); err != nil {
+		return nil, fmt.Errorf("reading the certificate %s and its key %s: %w", certFile, keyFile, err)
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			w.refresh()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return cert, nil
+		},
+	}, nil
+}
+
+// HTTP is the Forwarder of HTTP workers.
+type HTTP struct{ transport *http.Transport }
+
+// idleConn is how long a connection to a worker is kept unused. Engines commonly close theirs after five
+// seconds; being faster keeps requests off connections that are about to go.
+const idleConn = 4 * time.Second
+
+// NewHTTP returns a forwarder. caFile names certificates to trust instead of the system's; "" trusts
+// those. Proxies of the environment are not used: workers are addressed as they are named.
+func NewHTTP(caFile string, connectTimeout time.Duration) (*HTTP, error) {
+	t := &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: connectTimeout, KeepAlive: 15 * time.Second}).DialContext,
+		TLSHandshakeTimeout: connectTimeout,
+		IdleConnTimeout:     idleConn,
+		MaxIdleConnsPerHost: 4096,
+		DisableCompression:  true, // bytes pass as they are
+		WriteBufferSize:     32 << 10,
+		ReadBufferSize:      16 << 10,
+	}
+	if caFile != "" {
+		pem, err := os.ReadFile(caFile)
+		if err != nil {
+			return nil, fmt.Errorf("reading the workers' CA: %w", err)
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("reading the workers' CA: %w", errors.New(caFile+" holds no certificate in PEM form"))
+		}
+		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	}
+	return &HTTP{transport: t}, nil
+}
+
+// Do implements Forwarder. Redirects are answers like any other.
+func (h *HTTP) Do(r *http.Request) (*http.Response, error) { return h.transport.RoundTrip(r) }
+
+// Close drops idle connections.
+func (h *HTTP) Close() { h.transport.CloseIdleConnections() }
