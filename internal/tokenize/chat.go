@@ -156,10 +156,11 @@ func (c *chat) plain(defaults *value) error {
 	if err != nil {
 		return err
 	}
+	c.messages = make([]dict, len(msgs))
 	for i := range msgs {
 		c.multimodal = c.multimodal || hasMedia(msgs[i].get("content"))
+		c.messages[i] = plainMessage(&msgs[i])
 	}
-	c.vars.set("messages", c.body.get("messages").raw)
 	for _, name := range []string{"tools", "documents"} {
 		list := c.body.get(name)
 		if _, err := objectList(list, name); err != nil {
@@ -190,40 +191,60 @@ func (c *chat) plain(defaults *value) error {
 	}
 	c.vars.set("add_generation_prompt", jsonBool(add))
 	c.tooled = string(c.vars.get("tools")) != "null"
-	return c.goOn(cont, add, func(tag string) error {
-		last := msgs[len(msgs)-1]
-		d := make(dict, 0, len(last.kids))
-		d.update(&last)
-		if err := c.tagContent(&d, last.get("content"), tag); err != nil {
-			return err
+	return c.goOn(cont, add)
+}
+
+// plainMessage is what transformers (5.24) makes of a message: fields that are null are dropped, and
+// reasoning goes by several names.
+func plainMessage(msg *value) dict {
+	d := make(dict, 0, len(msg.kids)+2)
+	var reasoning []byte
+	for _, name := range [...]string{"reasoning", "thinking", "reasoning_content"} { // the last one counts
+		if r := msg.get(name); r.has() {
+			reasoning = r.raw
 		}
-		// Both are parts of the body: their capacities tell where the last message begins.
-		all := c.body.get("messages").raw
-		list := bytes.Clone(all[:cap(all)-cap(last.raw)])
-		c.vars.set("messages", append(d.append(list), ']'))
-		return nil
-	})
+	}
+	if reasoning != nil {
+		d.set("thinking", reasoning)
+	}
+	for i := range msg.kids {
+		if k := &msg.kids[i]; msg.get(string(k.key)).has() {
+			d.set(string(k.key), msg.get(string(k.key)).raw)
+		}
+	}
+	if reasoning != nil {
+		d.set("reasoning_content", reasoning)
+	}
+	return d
 }
 
 // continueTag is what transformers marks the end of the message to continue with.
 const continueTag = "CONTINUE_FINAL_MESSAGE_TAG "
 
 // goOn prepares continue_final_message as transformers does: the last message is rendered with a mark at
-// its end, and the prompt is cut there. mark puts it there.
-func (c *chat) goOn(on, add bool, mark func(tag string) error) error {
-	switch {
+// its end, and the prompt is cut there.
+func (c *chat) goOn(on, add bool) error {
+	switch source := c.model.source(c.tooled); {
 	case !on:
 		return nil
 	case add:
 		return unsupported("continue_final_message and add_generation_prompt exclude each other")
-	case !strings.Contains(c.model.source(c.tooled), "content"):
+	case source != "" && !strings.Contains(source, "content"):
 		return templateFailed(errors.New("continue_final_message, but the template has no field content"))
 	}
-	return mark(continueTag)
+	last := &c.messages[len(c.messages)-1]
+	content := value{}
+	if raw := last.get("content"); raw != nil {
+		var err error
+		if content, err = parseJSON(raw); err != nil {
+			return templateFailed(err)
+		}
+	}
+	return c.tagContent(last, &content)
 }
 
 // tagContent puts the mark behind the content of the last message.
-func (c *chat) tagContent(d *dict, content *value, tag string) error {
+func (c *chat) tagContent(d *dict, content *value) error {
 	switch content.kind {
 	case kindString:
 		text, err := content.str()
@@ -231,7 +252,7 @@ func (c *chat) tagContent(d *dict, content *value, tag string) error {
 			return &refusal{ReasonUTF8, err}
 		}
 		c.continued = append([]byte{}, text...)
-		d.set("content", appendQuoted(nil, append(bytes.Clone(text), tag...)))
+		d.set("content", appendQuoted(nil, append(bytes.Clone(text), continueTag...)))
 		return nil
 	case kindArray:
 		for i := len(content.kids) - 1; i >= 0; i-- {
@@ -247,7 +268,7 @@ func (c *chat) tagContent(d *dict, content *value, tag string) error {
 			c.continued = append([]byte{}, s...)
 			p := make(dict, 0, len(part.kids))
 			p.update(part)
-			p.set("text", appendQuoted(nil, append(bytes.Clone(s), tag...)))
+			p.set("text", appendQuoted(nil, append(bytes.Clone(s), continueTag...)))
 			list := append([]byte{}, '[')
 			for j := range content.kids {
 				if j > 0 {

@@ -186,8 +186,8 @@ func (m *Model) tokenize(ctx context.Context, ep Endpoint, body []byte, opt Opti
 	switch {
 	case m == nil:
 		return res.refuse(&refusal{ReasonNoTokenizer, errors.New("no model directory was given")})
-	case text > m.lim.MaxText || 16*ids > 16*m.lim.MaxText:
-		return res.refuse(&refusal{ReasonTooLarge, fmt.Errorf("the prompt has %d bytes, at most %d are tokenized", text, m.lim.MaxText)})
+	case text > m.lim.MaxText || 4*ids > m.lim.MaxText:
+		return res.refuse(&refusal{ReasonTooLarge, fmt.Errorf("the prompt has %d bytes and %d token ids, at most %d bytes are tokenized", text, ids, m.lim.MaxText)})
 	}
 	if err := m.acquire(ctx); err != nil {
 		return res.refuse(err)

@@ -84,14 +84,7 @@ func (c *chat) vllmVars(defaults, own *value) error {
 			c.vars.set("enable_thinking", jsonBool(!effort.is("none")))
 		}
 	}
-	return c.goOn(cont, add, func(tag string) error {
-		last := &c.messages[len(c.messages)-1]
-		content, err := parseJSON(last.get("content"))
-		if err != nil {
-			return templateFailed(err)
-		}
-		return c.tagContent(last, &content, tag)
-	})
+	return c.goOn(cont, add)
 }
 
 // vllmMessage is _parse_chat_message_content with _postprocess_messages.
