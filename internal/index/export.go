@@ -30,8 +30,9 @@ var ErrExport = errors.New("not exportable")
 // parent (Stats.Orphans) are not part of it. The index must not change meanwhile.
 //
 // The slices of a record are valid until each returns. An error of each ends the export and is returned.
-// Time is in proportion to the whole index, some 100 ns for a block of the target and 1 for others; memory
-// one bit for each block of the index, 16 bytes for each handle that is not a primary one.
+// Time is in proportion to the whole index, 100 to 300 ns for a block of the target and 1 for others; memory
+// one bit for each block of the index, and 4 to 8 bytes for each beside 16 for each handle if some are
+// not primary ones.
 func (x *Index) Export(t target.ID, each func(*Record) error) error {
 	m := x.mirror(t)
 	if m == nil {
@@ -47,10 +48,8 @@ func (x *Index) Export(t target.ID, each func(*Record) error) error {
 		return fmt.Errorf("exporting target %d: %w: %d of its %d handles stand for pages that do not begin and end where blocks do", t, ErrExport, odd, m.handles)
 	}
 	e := exporter{x: x, m: m, each: each, seen: make([]uint64, x.arena.next/64+1)}
-	e.sides, e.pages = m.sideHandles(), m.pageHandles()
-	if len(e.pages) > 0 {
-		e.covered = make([]uint64, len(e.seen))
-	}
+	e.listSides()
+	e.listPages()
 	var path []uint32
 	for id, left := uint32(1), m.blocks; left > 0; id++ {
 		s := x.arena.at(id)[fSet]
@@ -79,50 +78,60 @@ type exporter struct {
 	seen    []uint64 // bit per entry: it had its turn, or is about to
 	covered []uint64 // bit per entry: it is in a page that had its turn
 	sides   []sideHandle
+	sideAt  []uint32 // by entry: 1 + place of its first in sides; nil: there are none
 	pages   []pageHandle
+	pageAt  []uint32 // by entry that is the first of a page: 1 + place in pages; nil: there are none
 	rec     Record
 	hashes  []block.Hash
 }
 
-// sideHandle is a handle of the side table, and pageHandle one of a page: both in order of their (first)
-// entries, then of handles.
+// sideHandle is a handle of the side table.
 type sideHandle struct {
-	h   Handle
-	val uint32 // see sideVal
+	h    Handle
+	in   tiers
+	next uint32 // of the same entry, as in sideAt; 0: none
 }
 
+// pageHandle is a handle that is a page. They are in order of the first entries, then of handles.
 type pageHandle struct {
-	h Handle
-	p *page
+	h     Handle
+	first uint32
+	p     *page
 }
 
-func (m *mirror) sideHandles() []sideHandle {
-	if m.side == nil {
-		return nil
+func (e *exporter) listSides() {
+	if e.m.side == nil || e.m.side.n == 0 {
+		return
 	}
-	out := make([]sideHandle, 0, m.side.n)
-	for i := range m.side.shards {
-		for k, v := range m.side.shards[i].vals {
+	e.sides = make([]sideHandle, 0, e.m.side.n)
+	e.sideAt = make([]uint32, e.x.arena.next)
+	for i := range e.m.side.shards {
+		for k, v := range e.m.side.shards[i].vals {
 			if v != 0 {
-				out = append(out, sideHandle{m.side.shards[i].keys[k], v})
+				id := v & idMask
+				e.sides = append(e.sides, sideHandle{e.m.side.shards[i].keys[k], tiers(v >> idBits), e.sideAt[id]})
+				e.sideAt[id] = uint32(len(e.sides))
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b sideHandle) int {
-		return cmp.Or(cmp.Compare(a.val&idMask, b.val&idMask), cmp.Compare(a.h, b.h))
-	})
-	return out
 }
 
-func (m *mirror) pageHandles() []pageHandle {
-	out := make([]pageHandle, 0, len(m.pages))
-	for h, p := range m.pages {
-		out = append(out, pageHandle{h, p})
+func (e *exporter) listPages() {
+	if len(e.m.pages) == 0 {
+		return
 	}
-	slices.SortFunc(out, func(a, b pageHandle) int {
-		return cmp.Or(cmp.Compare(a.p.ids[0], b.p.ids[0]), cmp.Compare(a.h, b.h))
+	e.pages = make([]pageHandle, 0, len(e.m.pages))
+	for h, p := range e.m.pages {
+		e.pages = append(e.pages, pageHandle{h, p.ids[0], p})
+	}
+	slices.SortFunc(e.pages, func(a, b pageHandle) int {
+		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.h, b.h))
 	})
-	return out
+	e.pageAt = make([]uint32, e.x.arena.next)
+	for i := len(e.pages) - 1; i >= 0; i-- {
+		e.pageAt[e.pages[i].first] = uint32(i + 1)
+	}
+	e.covered = make([]uint64, len(e.seen))
 }
 
 // block gives the records of one entry. A page is given with its first block.
@@ -134,12 +143,13 @@ func (e *exporter) block(id uint32) error {
 		return e.give(ent.handle(), true, tier(GPU))
 	}
 	given := false
-	i, _ := slices.BinarySearchFunc(e.sides, id, func(s sideHandle, id uint32) int { return cmp.Compare(s.val&idMask, id) })
-	for ; i < len(e.sides) && e.sides[i].val&idMask == id; i++ {
-		if err := e.give(e.sides[i].h, true, tiers(e.sides[i].val>>idBits)); err != nil {
-			return err
+	if e.sideAt != nil {
+		for i := e.sideAt[id]; i != 0; i = e.sides[i-1].next {
+			if err := e.give(e.sides[i-1].h, true, e.sides[i-1].in); err != nil {
+				return err
+			}
+			given = true
 		}
-		given = true
 	}
 	if bare := e.m.refs[id].bare; bare != 0 {
 		if err := e.give(0, false, bare); err != nil {
@@ -147,23 +157,27 @@ func (e *exporter) block(id uint32) error {
 		}
 		given = true
 	}
-	i, _ = slices.BinarySearchFunc(e.pages, id, func(p pageHandle, id uint32) int { return cmp.Compare(p.p.ids[0], id) })
-	for ; i < len(e.pages) && e.pages[i].p.ids[0] == id; i++ {
-		p := e.pages[i].p
-		e.hashes = e.hashes[:0]
-		for _, b := range p.ids {
-			e.hashes = append(e.hashes, e.x.arena.at(b).hash())
-			e.covered[b/64] |= 1 << (b % 64)
-		}
-		if err := e.give(e.pages[i].h, true, p.tiers); err != nil {
-			return err
-		}
+	if e.pageAt != nil && e.pageAt[id] != 0 {
 		given = true
+		for i := int(e.pageAt[id] - 1); i < len(e.pages) && e.pages[i].first == id; i++ {
+			if err := e.page(&e.pages[i]); err != nil {
+				return err
+			}
+		}
 	}
 	if given || e.covered != nil && e.covered[id/64]>>(id%64)&1 != 0 {
 		return nil
 	}
 	return e.give(0, false, 0)
+}
+
+func (e *exporter) page(p *pageHandle) error {
+	e.hashes = e.hashes[:0]
+	for _, b := range p.p.ids {
+		e.hashes = append(e.hashes, e.x.arena.at(b).hash())
+		e.covered[b/64] |= 1 << (b % 64)
+	}
+	return e.give(p.h, true, p.p.tiers)
 }
 
 func (e *exporter) give(h Handle, has bool, in tiers) error {

@@ -170,8 +170,8 @@ func TestExportSaysWhat(t *testing.T) {
 	}
 	one := [NumTiers]uint32{1}
 	want := []Record{
-		{Handle: 101, HasHandle: true, First: true, Hashes: []block.Hash{blockA}, Copies: one},
 		{Handle: 555, HasHandle: true, First: true, Hashes: []block.Hash{blockA}, Copies: one},
+		{Handle: 101, HasHandle: true, First: true, Hashes: []block.Hash{blockA}, Copies: one},
 		{First: true, Hashes: []block.Hash{blockA}, Copies: one},
 		{Handle: 900, HasHandle: true, First: true, Hashes: []block.Hash{blockA, blockB}, Copies: [NumTiers]uint32{Disk: 1}},
 		{Parent: blockA, Hashes: []block.Hash{blockB}, Copies: one},
