@@ -62,7 +62,7 @@ func TestParseWorker(t *testing.T) {
 			t.Errorf("%q (-want +got):\n%s", tt.in, diff)
 		}
 		again, err := ParseWorker(got.String())
-		if err != nil || !again.Equal(&got) {
+		if err != nil || !again.Equal(got) {
 			t.Errorf("%q: written as %q, read back as %+v, error %v", tt.in, got.String(), again, err)
 		}
 	}
@@ -350,7 +350,7 @@ func FuzzParseWorker(f *testing.F) {
 			return
 		}
 		again, err := ParseWorker(s.String())
-		if err != nil || !again.Equal(&s) {
+		if err != nil || !again.Equal(s) {
 			t.Fatalf("%q was read, written as %q and then gave %+v, error %v", text, s.String(), again, err)
 		}
 	})

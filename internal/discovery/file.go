@@ -157,7 +157,7 @@ func equalSets(a, b []Spec) bool {
 		return false
 	}
 	for i := range a {
-		if !a[i].Equal(&b[i]) {
+		if !a[i].Equal(b[i]) {
 			return false
 		}
 	}

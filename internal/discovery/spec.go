@@ -43,14 +43,14 @@ type Spec struct {
 }
 
 // Equal tells whether two specs say the same.
-func (s *Spec) Equal(o *Spec) bool {
+func (s Spec) Equal(o Spec) bool {
 	return s.ID == o.ID && s.URL.String() == o.URL.String() && s.Model == o.Model && s.Role == o.Role &&
 		s.Engine == o.Engine && s.Events == o.Events && s.Replay == o.Replay && s.Topic == o.Topic &&
 		s.HasTopic == o.HasTopic && s.BlockSize == o.BlockSize && s.DPSize == o.DPSize && maps.Equal(s.Meta, o.Meta)
 }
 
 // String is the spec as a value of --worker, keys in a fixed order; ParseWorker reads it back.
-func (s *Spec) String() string {
+func (s Spec) String() string {
 	var b strings.Builder
 	b.WriteString(s.URL.String())
 	add := func(key, value string, is bool) {
@@ -103,7 +103,7 @@ func Diff(old, now []Spec) (added, changed []Spec, removed []string) {
 		switch o := was[now[i].ID]; {
 		case o == nil:
 			added = append(added, now[i])
-		case !o.Equal(&now[i]):
+		case !o.Equal(now[i]):
 			changed = append(changed, now[i])
 		}
 		delete(was, now[i].ID)

@@ -29,7 +29,7 @@ type api struct {
 	client  *http.Client
 	base    *url.URL
 	scraped map[string]*dto.MetricFamily // of this probe; nil: not asked yet
-	failed  error                                         // of scraping
+	failed  error                        // of scraping
 }
 
 // statusError is an answer other than 200.
