@@ -366,6 +366,11 @@ func (a *app) deliver(x *experiment, doc *report.Document, files *resultFiles) e
 	if err := a.emit(func(w io.Writer) error { return doc.Write(w, x.format) }); err != nil {
 		return err
 	}
+	return breached(breaches)
+}
+
+// breached is the fault of conditions that hold; nil where there are none.
+func breached(breaches []report.Breach) error {
 	if len(breaches) == 0 {
 		return nil
 	}

@@ -17,24 +17,38 @@ import (
 type replayFlags struct {
 	experiment
 	outstanding int
+	verify      bool
 }
 
 func (a *app) newReplay() *cobra.Command {
 	var f replayFlags
 	cmd := &cobra.Command{
 		Use:   "replay [FILE…]",
-		Short: "Replay a trace through the scorer without a clock: hits and spread, exactly",
+		Short: "Replay a trace, or a recording of serve, through the scorer without a clock",
 		Long: `One request after the other; each worker is an LRU prefix cache of --capacity
 blocks. Before a pick the oldest of --outstanding requests is released, so one
-fewer are in flight; prefill counts as done at once. For times, see sim.` + metricsHelp(false),
+fewer are in flight; prefill counts as done at once. For times, see sim.
+
+Without --workers the files are a recording of serve --record, all parts of one
+run in any order. --verify makes every decision again from the recorded requests,
+cache events and load, and exits with 3 unless all are equal byte for byte. With
+scorer flags instead, it shows which decisions they change, and what that does to
+predicted hits and load; caches fill and requests end as they did. As a trace a
+recording can be given to sim, and to replay with --workers.` + metricsHelp(false),
 		Example: `  kvroute replay --trace traces/golden/sessions80-serial.jsonl.gz --workers 4 --capacity 1000
   # policies side by side, eight requests outstanding
   kvroute replay traces/golden/sessions80-inter16.jsonl.gz --workers 4 --outstanding 8 --sweep router-policy=least-work,kv-aware,prefix,session
+  # does the scorer decide as the live router did, and what would another policy do?
+  kvroute replay --verify traces/golden/serve-demo.jsonl.gz
+  kvroute replay traces/golden/serve-demo.jsonl.gz --router-policy kv-aware
   # every decision, for explain
   kvroute replay traces/golden/sessions80-serial.jsonl.gz --workers 2 --decisions d.jsonl && kvroute explain --decisions d.jsonl --id 100`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.traffic.take(cmd, args); err != nil {
 				return err
+			}
+			if f.onRecording() {
+				return a.replayRecording(cmd.Context(), &f)
 			}
 			d, err := a.replayDriver(&f)
 			if err != nil {
@@ -48,15 +62,16 @@ fewer are in flight; prefill counts as done at once. For times, see sim.` + metr
 		name: "outstanding", arg: "K", def: "1", group: groupFleet,
 		usage: "release the oldest of K requests before each pick",
 	}, &f.outstanding, intBetween(1, replay.MaxOutstanding))
+	bindSwitch(cmd, cmd.Flags(), spec{
+		name: "verify", group: groupDecision, local: true,
+		usage: "make every decision of a recording again and exit with 3 unless all are equal",
+	}, &f.verify)
 	bindResults(cmd, &f.experiment, replaySweeps(), "measure all these values of a scorer flag, workers, capacity or outstanding; repeatable, all combinations")
 	return cmd
 }
 
 // replayDriver is replay's part of an experiment.
 func (a *app) replayDriver(f *replayFlags) (*driver, error) {
-	if f.workers == 0 && !sweeps(f.sweeps, "workers") {
-		return nil, usage("no fleet", "kvroute replay", "the number of workers is not given", "add --workers N")
-	}
 	flags := map[string]any{"capacity": f.capacity, "outstanding": f.outstanding, "repeat": f.repeat}
 	if f.workers > 0 { // else a sweep says how many
 		flags["workers"] = f.workers

@@ -42,6 +42,7 @@ type Document struct {
 	Sweep          *Sweep          `json:"sweep,omitempty"`
 	Runs           []Run           `json:"runs"`
 	Recommendation *Recommendation `json:"recommendation"`
+	Changes        *Changes        `json:"changes,omitempty"` // on recordings: the two runs compared
 }
 
 // Formats are the names Write knows.

@@ -34,6 +34,9 @@ func (c *column) width() int {
 // writeTable prints what a reader wants to see first: the traffic, a line a run, a line a worker where
 // there is only one run, and the recommendation.
 func (d *Document) writeTable(w io.Writer) error {
+	if d.Changes != nil {
+		return d.writeChanges(w)
+	}
 	var b strings.Builder
 	d.tableHead(&b)
 	if len(d.Runs) > 0 {
