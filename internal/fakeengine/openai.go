@@ -340,8 +340,8 @@ func (e *Engine) answerLength(prompt int, limit *int, ep tokenize.Endpoint, body
 // newID makes the id of an answer, in the engine's form.
 func (e *Engine) newID(ep tokenize.Endpoint, body []byte) string {
 	e.mu.Lock()
-	e.turn++
-	n := mix(e.cfg.Seed+uint64(e.turn), promptHash(body))
+	e.ids++
+	n := mix(e.cfg.Seed+e.ids, promptHash(body))
 	e.mu.Unlock()
 	if e.cfg.Dialect == SGLang {
 		return fmt.Sprintf("%016x%016x", n, mix(n, 1))

@@ -35,6 +35,7 @@ type rank struct {
 	stats   Stats
 	decodes int  // decode steps since the last publication (SGLang)
 	flush   bool // publish now, also without work
+	dead    bool // the process is said to be dead: nothing happens
 	wake    chan struct{}
 }
 
@@ -136,10 +137,11 @@ func (r *rank) reset() error {
 	return nil
 }
 
-// restart is a death of the engine and its next life: what ran is lost, the cache is empty, numbers
-// start again.
-func (r *rank) restart() {
+// die is the end of the process: what ran is lost, the cache is empty, numbers start again.
+func (r *rank) die() {
 	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dead = true
 	for _, s := range slices.Concat(r.running, r.waiting) {
 		s.done = true
 		s.tell()
@@ -151,6 +153,12 @@ func (r *rank) restart() {
 	}
 	r.decodes = 0
 	r.flush = r.cfg.Dialect == SGLang
+}
+
+// live is the start of the process.
+func (r *rank) live() {
+	r.mu.Lock()
+	r.dead = false
 	r.mu.Unlock()
 	r.poke()
 }
@@ -216,6 +224,9 @@ func (r *rank) duration() time.Duration {
 
 // schedule chooses what the next step computes. false: there is nothing to do.
 func (r *rank) schedule() bool {
+	if r.dead {
+		return false
+	}
 	r.drop()
 	r.active = r.active[:0]
 	budget := int(r.cfg.Budget)
@@ -359,7 +370,7 @@ func (r *rank) publish(idle bool) {
 	if idle && r.cfg.Dialect == SGLang {
 		r.flush = true
 	}
-	if !r.flush {
+	if !r.flush || r.dead {
 		return
 	}
 	r.flush = false

@@ -35,7 +35,8 @@ type Engine struct {
 	events []string // endpoints bound, by rank
 	replay []string
 	closed bool
-	turn   int // counts requests, for ids and for ranks in turn
+	turn   int    // counts requests, for ranks in turn
+	ids    uint64 // counts them too, for their ids
 
 	polled poll
 }
@@ -133,6 +134,9 @@ func (e *Engine) open() error {
 		BaseContext: func(net.Listener) context.Context { return e.ctx },
 	}
 	e.up = l
+	for _, r := range e.ranks {
+		r.live()
+	}
 	go func() {
 		defer close(l.done)
 		l.server.Serve(ln) //nolint:errcheck // it ends when the life does
@@ -252,6 +256,9 @@ func (e *Engine) down() error {
 	l.ln.Close() //nolint:errcheck // nothing is accepted any more
 	l.reset()
 	err := l.server.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil // the listener, a moment ago
+	}
 	<-l.done
 	return errors.Join(err, e.closeSockets())
 }
@@ -259,10 +266,10 @@ func (e *Engine) down() error {
 // Crash ends the engine as kill -9 does: connections are reset, nothing listens. After the given time
 // it comes back at the same addresses, with an empty cache and numbers from 0; 0: it does not.
 func (e *Engine) Crash(away time.Duration) error {
-	err := e.down()
 	for _, r := range e.ranks {
-		r.restart()
+		r.die()
 	}
+	err := e.down()
 	if away > 0 {
 		e.after(away, func() {
 			for e.ctx.Err() == nil && e.open() != nil { // its port may be taken for a moment
