@@ -9,10 +9,14 @@ package zmq
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
 )
+
+// ErrNoZMQ says that this program was built without cgo.
+var ErrNoZMQ = errors.New("this build of kvroute has no ZeroMQ and cannot follow engines' events: build it with CGO_ENABLED=1 and libzmq (Debian: libzmq3-dev)")
 
 // Options of a Transport. Zero means the default, which is stated for each.
 type Options struct {

@@ -4,14 +4,10 @@ package zmq
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/kvroute/kvroute/internal/feed"
 )
-
-// ErrNoZMQ says that this program was built without cgo.
-var ErrNoZMQ = errors.New("this build of kvroute has no ZeroMQ and cannot follow engines' events: build it with CGO_ENABLED=1 and libzmq (Debian: libzmq3-dev)")
 
 // Transport opens streams; in this build it does not exist.
 type Transport struct{}
