@@ -27,6 +27,7 @@ var layers = map[string]string{
 	"internal/sweep":       "driver",
 	"internal/router":      "driver",
 	"internal/fleet":       "driver",
+	"internal/admin":       "driver",
 	"internal/pool":        "live",
 	"internal/record":      "core",
 	"internal/recorder":    "live",

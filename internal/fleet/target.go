@@ -1,0 +1,207 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kvroute/kvroute/internal/feed"
+	"github.com/kvroute/kvroute/internal/index"
+	"github.com/kvroute/kvroute/internal/kvevent"
+	"github.com/kvroute/kvroute/internal/probe"
+	"github.com/kvroute/kvroute/internal/router"
+	"github.com/kvroute/kvroute/internal/score"
+	"github.com/kvroute/kvroute/internal/target"
+)
+
+// tgt is one cache of a worker that has joined: the worker itself, or one of its data-parallel ranks.
+type tgt struct {
+	f      *Fleet
+	worker *worker
+	model  *model
+	key    string // route key
+	rank   int
+	id     targetID
+	stream *feed.Stream    // nil: no events
+	mapper *kvevent.Mapper // owned by the stream's goroutine
+
+	mu      sync.Mutex
+	pending map[*prediction]struct{} // picked, no first token yet
+	drift   drift
+
+	lastTrust feed.Trust
+}
+
+// renewDoubt brings up to date why decisions for the target are not exact.
+func (g *tgt) renewDoubt() {
+	doubt := ""
+	g.worker.mu.Lock()
+	diverged := g.worker.worst == probe.Diverged
+	g.worker.mu.Unlock()
+	g.mu.Lock()
+	trust := g.lastTrust
+	g.mu.Unlock()
+	switch guessed := g.worker.guessed(g.model); {
+	case guessed:
+		doubt = "approximate: caches are guessed from what was sent where"
+	case diverged:
+		doubt = "the engine makes other tokens"
+	case trust != feed.Trusted:
+		doubt = "events: " + trust.String()
+	}
+	g.model.pool.Update(g.id, func(c *score.Candidate) { c.Doubt = doubt })
+}
+
+// follow starts to follow the target's events, where there are any to follow.
+func (g *tgt) follow(ctx context.Context, resume *feed.Resume) {
+	events, bind := g.worker.events(max(g.rank, 0))
+	if events.Live == "" || g.f.cfg.Transport == nil {
+		return
+	}
+	dialect := kvevent.Dialect(g.worker.engine())
+	g.mapper = kvevent.NewMapper(g.id, dialect, kvevent.CopiesByDialect)
+	g.stream = feed.Follow(ctx, feed.Config{
+		Endpoint: events.Live, Topic: events.Topic, Replay: events.Replay, Target: g.id, Rank: g.rank, Limit: g.f.replays,
+		Rules: feed.Rules{Bind: bind, From1: dialect == kvevent.SGLang, SilentAfter: g.f.cfg.SilentAfter, Resume: resume},
+	}, g.f.cfg.Transport, g.decode(), g)
+	g.f.log.Info("following events", "worker", g.key, "endpoint", events.Live, "replay", events.Replay, "topic", events.Topic, "bind", bind)
+}
+
+// decode returns the decoder of the target's stream.
+func (g *tgt) decode() feed.Decode {
+	var d kvevent.Decoder
+	var b kvevent.Batch
+	return func(payload []byte) (feed.Decoded, error) {
+		if err := d.Decode(payload, &b); err != nil {
+			return feed.Decoded{}, err
+		}
+		ops := g.mapper.Map(&b)
+		lost := 0
+		for _, n := range b.Skipped {
+			lost += n
+		}
+		return feed.Decoded{Ops: ops, Rank: b.Rank, HasRank: b.HasRank, PageSize: g.mapper.PageSize(), Skipped: b.Skipped, Lost: lost}, nil
+	}
+}
+
+// Apply implements feed.Sink.
+func (g *tgt) Apply(ops []index.Op) index.Result {
+	for i := range ops {
+		if ops[i].Kind == index.Epoch {
+			g.mapper.Reset()
+			g.mu.Lock()
+			g.drift.reset()
+			g.mu.Unlock()
+		}
+	}
+	r, err := g.model.pool.Apply(g.id, ops)
+	if err != nil {
+		g.f.log.Error("an event could not be applied", "worker", g.key, "error", err)
+	}
+	if p := g.mapper.PageSize(); p != 0 {
+		g.sawPage(p)
+	}
+	return r
+}
+
+// State implements feed.Sink.
+func (g *tgt) State(s feed.State) {
+	g.mu.Lock()
+	g.lastTrust = s.Trust
+	g.mu.Unlock()
+	g.renewDoubt()
+	g.model.pool.Note(time.Now().UnixNano(), g.id, fmt.Sprintf("trust %s: %s", s.Trust, s.Reason))
+	switch s.Trust {
+	case feed.Trusted:
+		g.f.log.Info("mirror is trusted", "worker", g.key, "sequence", s.Seq, "replayed", s.Replayed)
+	default:
+		g.f.log.Warn("mirror is not trusted fully", "worker", g.key, "trust", s.Trust.String(), "reason", s.Reason)
+	}
+}
+
+// sawPage notes the page size that events show.
+func (g *tgt) sawPage(page int) {
+	if !g.worker.sawPage(page) {
+		return
+	}
+	g.model.pool.Update(g.id, func(c *score.Candidate) { c.BlockSize, c.PageSize = g.f.cfg.BlockSize, page })
+}
+
+// settled says whether all that can be learned of what the target cached before is in its mirror.
+func (g *tgt) settled() (bool, string) {
+	if g.stream == nil {
+		return true, ""
+	}
+	ok, why := g.stream.Settled()
+	if why == "" {
+		why = "its events have not been read yet"
+	}
+	return ok, why
+}
+
+// trust is the state of the target's stream.
+func (g *tgt) trust() feed.State {
+	if g.stream != nil {
+		return g.stream.State()
+	}
+	return feed.State{Trust: feed.NoEvents, Reason: g.worker.whyNoEvents()}
+}
+
+// leave takes the target out, once its stream's context is done. Requests in flight stay releasable.
+func (g *tgt) leave() {
+	g.model.mu.Lock()
+	delete(g.model.targets, g.id)
+	g.model.mu.Unlock()
+	if g.stream != nil { // before the ID is given away, so that nothing late lands on another target
+		if err := g.stream.Wait(); err != nil {
+			g.f.log.Warn("events could not be followed", "worker", g.key, "error", err)
+		}
+	}
+	g.model.pool.Leave(g.id)
+	g.f.count.forget(g.key)
+}
+
+// ended takes what the answer to a request tells about the prediction made for it.
+func (g *tgt) ended(l *lease, o router.Outcome) {
+	p := &l.before
+	if g.stream != nil && o.Delivered && len(p.chain) > p.hits {
+		g.stream.Served(1)
+	}
+	if o.CachedTokens < 0 {
+		if o.Delivered && o.Status < 300 {
+			g.f.count.predictions.WithLabelValues(g.key, "unreported").Inc()
+		}
+		return
+	}
+	equal := g.worker.sameTokens(p.tokens, o.CachedTokens, g.f.cfg.BlockSize)
+	outcome := "equal"
+	switch {
+	case !p.clean:
+		outcome = "overtaken"
+	case !equal:
+		outcome = "differing"
+	}
+	g.f.count.predictions.WithLabelValues(g.key, outcome).Inc()
+	g.f.count.predictedTokens.WithLabelValues(g.key).Add(float64(p.tokens))
+	g.f.count.reportedTokens.WithLabelValues(g.key).Add(float64(o.CachedTokens))
+	g.f.log.Debug("cached tokens", "request_id", l.dec.RequestID, "worker", g.key, "predicted", p.tokens, "reported", o.CachedTokens, "outcome", outcome, "why", p.why)
+	g.mu.Lock()
+	changed := g.drift.note(p.tokens, o.CachedTokens, p.clean, equal)
+	diverged, bad, n := g.drift.diverged, g.drift.bad, g.drift.n
+	g.mu.Unlock()
+	if !changed || g.stream == nil {
+		return
+	}
+	why := ""
+	if diverged {
+		why = fmt.Sprintf("cached tokens differ from the prediction in %d of the last %d answers", bad, n)
+		g.f.log.Warn("predictions and the engine's reports drift apart", "worker", g.key, "differing", bad, "of", n)
+	}
+	g.stream.Drift(why)
+}
+
+// keyOf names a target of a worker.
+func keyOf(w *worker, rank int) target.Key {
+	return target.Key{Worker: w.spec.ID, Rank: rank, Incarnation: w.life}
+}
