@@ -55,7 +55,7 @@ type Config struct {
 	Model       string // served model name; default "tiny"
 	Adapters    []string
 	Tokenizer   tokenize.Tokenizer // nil: prompts must be token ids
-	Vocabulary  *Vocabulary        // text of token ids; nil: there is no /detokenize
+	Vocabulary  Vocabulary         // text of token ids; nil: there is no /detokenize
 	MaxModelLen int                // default: what half the cache holds, 131072 at most
 
 	BlockSize int   // tokens of a cache block or page; default 16

@@ -182,7 +182,7 @@ func TestPages(t *testing.T) {
 		"/get_server_info":    {"GET", nil, []Dialect{SGLang}, `"internal_states"`},
 		"/model_info":         {"GET", nil, []Dialect{SGLang}, `"is_generation":true`},
 		"/kv_event_sources":   {"GET", nil, []Dialect{VLLM}, `{}`},
-		"/kv_cache_events":    {"POST", m{}, []Dialect{TRTLLM}, `[]`},
+		"/kv_cache_events":    {"POST", m{}, []Dialect{TRTLLM}, `"num_blocks_per_cache_level":[4096,0]`},
 		"/reset_prefix_cache": {"POST", nil, []Dialect{VLLM}, `{"success":true}`},
 		"/flush_cache":        {"POST", nil, []Dialect{SGLang}, "Cache flushed."},
 		"/tokenize":           {"POST", m{"prompt": "abc"}, []Dialect{VLLM, SGLang}, `"tokens":[97,98,99]`},

@@ -264,7 +264,22 @@ func (e *Engine) faultPage(w http.ResponseWriter, r *http.Request) {
 type poll struct {
 	mu     sync.Mutex
 	next   int
+	window int // attention window: the model's length
 	events []json.RawMessage
+}
+
+// begin starts over and says how large the pools are, as the engine does first. With events over ZeroMQ
+// there is nothing to poll.
+func (p *poll) begin(c *Config) {
+	p.mu.Lock()
+	p.next, p.events, p.window = 0, nil, c.MaxModelLen
+	p.mu.Unlock()
+	if c.Events != "" {
+		return
+	}
+	for i := range c.Ranks {
+		p.add(object("type", "created", "num_blocks_per_cache_level", []int{c.Capacity, 0}), i, c.Ranks)
+	}
 }
 
 // maxPolled bounds what waits to be polled; the oldest go first.
@@ -273,7 +288,7 @@ const maxPolled = 65536
 func (p *poll) add(data json.RawMessage, rank, ranks int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.events = append(p.events, object("event_id", p.next, "data", data, "window_size", 0,
+	p.events = append(p.events, object("event_id", p.next, "data", data, "window_size", p.window,
 		"attention_dp_rank", optional(ranks > 1, rank)))
 	p.next++
 	if over := len(p.events) - maxPolled; over > 0 {

@@ -72,6 +72,7 @@ func Start(cfg Config) (*Engine, error) {
 		e.cancel()
 		return nil, fmt.Errorf("starting the engine: %w", err)
 	}
+	e.polled.begin(&e.cfg)
 	for i := range cfg.Ranks {
 		var pub *publisher
 		if cfg.Events != "" {
@@ -270,6 +271,8 @@ func (e *Engine) Crash(away time.Duration) error {
 		r.die()
 	}
 	err := e.down()
+	e.polled.begin(&e.cfg)
+	e.polled.begin(&e.cfg)
 	if away > 0 {
 		e.after(away, func() {
 			for e.ctx.Err() == nil && e.open() != nil { // its port may be taken for a moment
