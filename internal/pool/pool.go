@@ -3,6 +3,7 @@ package pool
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -243,7 +244,7 @@ func (p *Pool) Pick(req *score.Request, skip func(*score.Candidate) bool, dec *s
 	if err != nil || !guess {
 		return removed, err
 	}
-	return removed, p.remember(dec.PickedTerms().Candidate.Target, req)
+	return removed, p.remember(&dec.PickedTerms().Candidate, req)
 }
 
 func (p *Pool) pick(req *score.Request, skip func(*score.Candidate) bool, dec *score.Decision) (removed int, guess bool, err error) {
@@ -367,7 +368,13 @@ func (p *Pool) Note(at int64, id target.ID, text string) {
 }
 
 // remember notes what a request will leave in the cache of a target without events.
-func (p *Pool) remember(id target.ID, req *score.Request) error {
+func (p *Pool) remember(c *score.Candidate, req *score.Request) error {
+	id := c.Target
+	chains := append([][]block.Hash{req.Blocks}, req.More...)
+	if c.Variant > 0 {
+		v := &req.Variants[c.Variant-1] // the scorer has refused numbers that are not there
+		chains = append([][]block.Hash{v.Blocks}, v.More...)
+	}
 	p.turn.Lock()
 	defer p.turn.Unlock()
 	p.mu.Lock()
@@ -381,10 +388,26 @@ func (p *Pool) remember(id target.ID, req *score.Request) error {
 		_, err := p.index.Apply(op)
 		return err
 	}
-	for _, chain := range append([][]block.Hash{req.Blocks}, req.More...) {
+	for _, chain := range chains {
 		if err := a.touch(chain, req.At, apply); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Export gives the mirror of a target; see index.Index.Export. Picks go on meanwhile, events wait.
+func (p *Pool) Export(id target.ID, each func(*index.Record) error) error {
+	p.turn.Lock()
+	defer p.turn.Unlock()
+	return p.index.Export(id, each) // under turn nobody changes the index, and picks only read it
+}
+
+// Import fills the empty mirror of a target; see index.Index.Import.
+func (p *Pool) Import(id target.ID, records iter.Seq2[*index.Record, error]) (index.Result, error) {
+	p.turn.Lock()
+	defer p.turn.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.index.Import(id, records)
 }
