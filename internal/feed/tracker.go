@@ -77,7 +77,7 @@ func (r Rules) withDefaults() Rules {
 
 const (
 	// remembered is how many marks are kept to tell copies from a new life.
-	remembered = 64
+	remembered  = 64
 	leastBuffer = 1000
 	// malformedAfter is how many batches in a row that cannot be read make a stream Malformed.
 	malformedAfter = 3
