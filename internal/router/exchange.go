@@ -205,13 +205,6 @@ func (x *exchange) refuse(o outcome, e *openai.Error) {
 	}
 }
 
-// deadline sets a deadline of the connection; some writers, as those of tests, have none.
-func (x *exchange) deadline(set func(time.Time) error, t time.Time) {
-	if err := set(t); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		x.r.cfg.Log.Debug("setting a deadline", "request_id", x.id, "err", err)
-	}
-}
-
 // extendWrite gives the client ClientTimeout for what is written next. Deadlines are moved at most once
 // a second: they cost more than a small write does.
 func (x *exchange) extendWrite() {
@@ -224,7 +217,7 @@ func (x *exchange) extendWrite() {
 		return
 	}
 	x.writeBy = now.Add(d + min(time.Second, d/2))
-	x.deadline(x.rc.SetWriteDeadline, x.writeBy)
+	x.r.deadline(x.rc.SetWriteDeadline, x.writeBy)
 }
 
 // finish accounts for the request, whatever happened.
@@ -235,7 +228,7 @@ func (x *exchange) finish() {
 		x.body.release()
 	}
 	if !x.writeBy.IsZero() {
-		x.deadline(x.rc.SetWriteDeadline, time.Time{})
+		x.r.deadline(x.rc.SetWriteDeadline, time.Time{})
 	}
 	if x.outcome == "" { // a panic is on its way
 		x.outcome, x.err = outcomeInternal, errors.New("a fault of the router's own")

@@ -158,17 +158,14 @@ func (x *exchange) receive() bool {
 		x.refuse(outcomeClientError, &openai.Error{Status: 415, Message: "the body must not be compressed", Type: openai.TypeInvalid, Code: "unsupported_encoding"})
 		return false
 	}
-	if d := x.r.cfg.BodyTimeout; d > 0 {
-		x.deadline(x.rc.SetReadDeadline, time.Now().Add(d))
-	}
 	body, err := x.r.readBody(x.req)
-	if x.r.cfg.BodyTimeout > 0 {
-		x.deadline(x.rc.SetReadDeadline, time.Time{})
-	}
 	if err != nil {
+		// The deadline stands: the server reads what is left of a body before it answers, and this
+		// client may never send it.
 		x.bodyFailed(err)
 		return false
 	}
+	x.r.deadline(x.rc.SetReadDeadline, time.Time{})
 	x.body = body
 	x.r.m.body.Observe(float64(len(body.buf.b)))
 	x.received = x.r.cfg.Now()

@@ -101,6 +101,10 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			panic(http.ErrAbortHandler)
 		}
 	}()
+	if d := r.cfg.BodyTimeout; d > 0 && req.ContentLength != 0 {
+		// Bodies are also read, and thrown away, where a request is refused at once.
+		r.deadline(http.NewResponseController(w).SetReadDeadline, time.Now().Add(d))
+	}
 	switch path := req.URL.Path; {
 	case path == "/v1/chat/completions":
 		r.complete(w, req, tokenize.Chat)
@@ -118,6 +122,13 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		r.admin(w, req)
 	default:
 		r.refuse(w, req, &openai.Error{Status: 404, Message: "there is nothing at this path", Type: openai.TypeInvalid, Code: "not_found"})
+	}
+}
+
+// deadline sets a deadline of a connection; some writers, as those of tests, have none.
+func (r *Router) deadline(set func(time.Time) error, t time.Time) {
+	if err := set(t); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		r.cfg.Log.Debug("setting a deadline", "err", err)
 	}
 }
 
