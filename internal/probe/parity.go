@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/kvroute/kvroute/internal/block"
 )
@@ -168,19 +169,29 @@ func (a *api) theirTokens(ctx context.Context, engine string, c probeCase, body 
 	if c.path == completionsPath {
 		return a.tokenize(ctx, map[string]any{"model": body["model"], "prompt": body["prompt"]})
 	}
-	// SGLang's /tokenize takes messages and passes over what it does not know, tools among it: an answer
-	// would prove nothing. vLLM's knows all of these.
-	_, tools := body["tools"]
-	_, kwargs := body["chat_template_kwargs"]
-	if engine == VLLM || !tools && !kwargs {
-		ts, err := a.tokenize(ctx, body)
-		if s := status(err); err == nil || s != http.StatusNotFound && s != http.StatusMethodNotAllowed && s != http.StatusUnprocessableEntity && s != http.StatusBadRequest {
-			return ts, err
-		} else if s == http.StatusBadRequest && engine == VLLM {
-			return nil, err // it knows messages: they are refused
-		}
+	ts, err := a.tokenize(ctx, body)
+	switch {
+	case engine == VLLM && err == nil:
+		return ts, nil
+	case engine == VLLM && status(err) == http.StatusBadRequest:
+		return nil, err // it knows conversations: this one is refused
+	case err == nil && a.reads(ctx, body, ts):
+		return ts, nil
+	case err != nil && (status(err) == 0 || status(err) >= 500):
+		return nil, err
 	}
 	return a.generate(ctx, c.path, body)
+}
+
+// reads tells whether /tokenize looks at all of a body. Other engines' versions pass over tools and template
+// arguments in silence, and then their answer proves nothing: it has to be another without them.
+func (a *api) reads(ctx context.Context, body map[string]any, answer []block.Token) bool {
+	plain := map[string]any{"model": body["model"], "messages": body["messages"]}
+	if len(plain) == len(body) {
+		return true
+	}
+	without, err := a.tokenize(ctx, plain)
+	return err == nil && !slices.Equal(without, answer)
 }
 
 // errNoTokens: an answer without token ids.

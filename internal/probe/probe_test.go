@@ -280,10 +280,10 @@ func toyTokens(body map[string]any, without ...string) []block.Token {
 	return ts
 }
 
-// toyEngine tokenizes by toyTokens. SGLang's /tokenize knows neither tools nor template arguments.
+// toyEngine tokenizes by toyTokens. The /tokenize of an old one knows neither tools nor template arguments.
 type toyEngine struct {
-	sglang, noChat, noGenerate, strange bool
-	generated                           int
+	sglang, old, noChat, noGenerate, strange bool
+	generated                                int
 }
 
 func (e *toyEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -299,7 +299,7 @@ func (e *toyEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(422)
 			return
 		}
-		if e.sglang {
+		if e.old {
 			without = []string{"tools", "chat_template_kwargs"}
 		}
 		if e.strange {
@@ -358,7 +358,8 @@ func TestParity(t *testing.T) {
 		detail    string
 	}{
 		{"vllm", VLLM, &toyEngine{}, right, cases + 1, 0, 0, 0, "tokens"},
-		{"sglang, tools by generating", SGLang, &toyEngine{sglang: true}, right, cases + 1, 0, 0, 3, ""},
+		{"sglang", SGLang, &toyEngine{sglang: true}, right, cases + 1, 0, 0, 0, ""},
+		{"sglang, tools by generating", SGLang, &toyEngine{sglang: true, old: true}, right, cases + 1, 0, 0, 3, ""},
 		{"engine without messages in /tokenize", SGLang, &toyEngine{sglang: true, noChat: true}, right, cases + 1, 0, 0, 7, ""},
 		{"engine that tells nothing of chats", SGLang, &toyEngine{sglang: true, noChat: true, noGenerate: true}, right, 2, 0, cases - 1, 7, "has no token ids"},
 		{"tool results differ", VLLM, &toyEngine{}, wrongTools, cases, 1, 0, 0, "token 5 differs"},
