@@ -349,9 +349,6 @@ func (a *attempt) request() *http.Request {
 		}
 	}
 	header["User-Agent"] = nil // not ours to tell, nor Go's
-	// Lets the transport send again when a connection it kept turns out to have been closed; the nil
-	// value is not sent.
-	header["X-Idempotency-Key"] = nil
 	header.Set(requestIDHeader, x.id)
 	if a.target.Rank != target.NoRank {
 		header.Set(rankHeader, strconv.Itoa(a.target.Rank))

@@ -80,6 +80,7 @@ func TestFailover(t *testing.T) {
 			b.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 			resp := b.post(chatPath, good1)
 			body := all(t, resp)
+			b.idle()
 			fromB := strings.Contains(body, `"id":"B"`)
 			if fromB != tt.retried {
 				t.Errorf("answered by B: %v, want %v (%d %s)", fromB, tt.retried, resp.StatusCode, body)
@@ -193,6 +194,7 @@ func TestEachWorkerIsTriedOnceAndRetriesAreBounded(t *testing.T) {
 					t.Fatalf("status %d, want 500", resp.StatusCode)
 				}
 			}
+			b.idle()
 			if got := hits.Load(); got != tt.hits {
 				t.Errorf("workers were asked %d times for %d requests, want %d", got, tt.requests, tt.hits)
 			}
@@ -224,6 +226,7 @@ func TestBreakerInTraffic(t *testing.T) {
 	})
 	want := func(who string, n int64) {
 		t.Helper()
+		b.idle()
 		if body := all(t, b.post(chatPath, good1)); !strings.Contains(body, `"id":"`+who+`"`) {
 			t.Fatalf("answered %s, want %s", body, who)
 		}
@@ -246,6 +249,7 @@ func TestBreakerInTraffic(t *testing.T) {
 	clock.Add(int64(time.Second))
 	want("A", 5)
 	want("A", 6)
+	b.idle()
 	if got := b.metric(`infera_router_worker_breaker_trips_total{worker_id="A"}`); got != "1" {
 		t.Errorf("breaker of A tripped %s times, want 1", got)
 	}
@@ -279,6 +283,7 @@ func TestAllOpenAreTriedAnyway(t *testing.T) {
 	if body := all(t, b.post(chatPath, good1)); !strings.Contains(body, `"id":"A"`) {
 		t.Errorf("answered %s, want an answer though all breakers are open", body)
 	}
+	b.idle()
 	if got := b.metric("kvroute_doubtful_dispatch_total"); got != "1" {
 		t.Errorf("dispatches to doubtful workers: %s, want 1", got)
 	}
@@ -312,9 +317,10 @@ func TestClosedConnectionsAreNotFailures(t *testing.T) {
 	b := start(t, f, func(c *Config) { c.Retry.Attempts = 1 })
 	for i := range 20 {
 		if resp := b.post(chatPath, good1); resp.StatusCode != 200 {
-			t.Fatalf("request %d: status %d, want 200: %s", i, resp.StatusCode, all(t, resp))
+			t.Fatalf("request %d: status %d, want 200: %s\n%s", i, resp.StatusCode, all(t, resp), b.log)
 		}
 	}
+	b.idle()
 	if got := b.metric(`kvroute_attempts_total{result="answered",worker_id="A"}`); got != "20" {
 		t.Errorf("%s attempts were answered, want 20", got)
 	}

@@ -149,8 +149,6 @@ func (l *memLease) Release(o Outcome) {
 	l.f.outcomes = append(l.f.outcomes, o)
 }
 
-// lastOutcome waits for nothing: a client sees the end of an answer only after the lease is gone, except
-// where the connection is cut.
 func (f *memory) lastOutcome() Outcome {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -229,7 +227,7 @@ func start(t *testing.T, f *memory, change func(*Config)) *bench {
 // settled waits until handlers have ended and checks that nothing is held.
 func (b *bench) settled() {
 	b.t.Helper()
-	eventually(b.t, "requests in flight to end", func() bool { return b.r.inFlight.Load() == 0 })
+	b.idle()
 	b.fleet.mu.Lock()
 	open := b.fleet.open
 	b.fleet.mu.Unlock()
@@ -249,6 +247,12 @@ func eventually(t testing.TB, what string, ok func() bool) {
 			t.Fatalf("waited in vain for %s", what)
 		}
 	}
+}
+
+// idle waits until handlers have ended: a client may see the end of an answer a little earlier.
+func (b *bench) idle() {
+	b.t.Helper()
+	eventually(b.t, "the handlers to end", func() bool { return b.r.inFlight.Load() == 0 })
 }
 
 const chatPath = "/v1/chat/completions"

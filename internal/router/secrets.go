@@ -5,8 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -175,42 +173,3 @@ func LoadTLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
 		},
 	}, nil
 }
-
-// HTTP is the Forwarder of HTTP workers.
-type HTTP struct{ transport *http.Transport }
-
-// idleConn is how long a connection to a worker is kept unused. Engines commonly close theirs after five
-// seconds; being faster keeps requests off connections that are about to go.
-const idleConn = 4 * time.Second
-
-// NewHTTP returns a forwarder. caFile names certificates to trust instead of the system's; "" trusts
-// those. Proxies of the environment are not used: workers are addressed as they are named.
-func NewHTTP(caFile string, connectTimeout time.Duration) (*HTTP, error) {
-	t := &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: connectTimeout, KeepAlive: 15 * time.Second}).DialContext,
-		TLSHandshakeTimeout: connectTimeout,
-		IdleConnTimeout:     idleConn,
-		MaxIdleConnsPerHost: 4096,
-		DisableCompression:  true, // bytes pass as they are
-		WriteBufferSize:     32 << 10,
-		ReadBufferSize:      16 << 10,
-	}
-	if caFile != "" {
-		pem, err := os.ReadFile(caFile)
-		if err != nil {
-			return nil, fmt.Errorf("reading the workers' CA: %w", err)
-		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("reading the workers' CA: %w", errors.New(caFile+" holds no certificate in PEM form"))
-		}
-		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
-	}
-	return &HTTP{transport: t}, nil
-}
-
-// Do implements Forwarder. Redirects are answers like any other.
-func (h *HTTP) Do(r *http.Request) (*http.Response, error) { return h.transport.RoundTrip(r) }
-
-// Close drops idle connections.
-func (h *HTTP) Close() { h.transport.CloseIdleConnections() }

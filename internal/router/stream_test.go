@@ -189,7 +189,7 @@ func TestUsage(t *testing.T) {
 			f.add("A", serveWorker(t, tt.h).URL)
 			b := start(t, f, nil)
 			all(t, b.post(chatPath, good1))
-			eventually(t, "the handler to end", func() bool { return b.r.inFlight.Load() == 0 })
+			b.idle()
 			if d := cmp.Diff(tt.want, f.lastOutcome()); d != "" {
 				t.Errorf("outcome (-want +got):\n%s", d)
 			}
@@ -232,7 +232,7 @@ func TestStreamUsage(t *testing.T) {
 			if sent != tt.sent {
 				t.Errorf("%s: the worker got %s, want %s", tt.body, sent, tt.sent)
 			}
-			eventually(t, "the handler to end", func() bool { return b.r.inFlight.Load() == 0 })
+			b.idle()
 			if got := f.lastOutcome().CachedTokens; got != 8 {
 				t.Errorf("%s cut at %d: %d cached tokens, want 8", tt.body, cut, got)
 			}
@@ -298,7 +298,7 @@ func TestMidStreamFailures(t *testing.T) {
 				}
 				checkSchema(t, data, tt.code)
 			}
-			eventually(t, "the handler to end", func() bool { return b.r.inFlight.Load() == 0 })
+			b.idle()
 			if got := b.metric(fmt.Sprintf(`infera_requests_total{outcome=%q,router="mixed"}`, tt.outcome)); got != "1" {
 				t.Errorf("requests that ended as %s: %s, want 1\n%s", tt.outcome, got, b.log)
 			}
