@@ -120,6 +120,9 @@ func (t *Tracker) join(now time.Time, m Mark, again bool, s Step) Step {
 		return s
 	}
 	t.begin(m.Seq, start)
+	if !start && t.fetch.gaveUp {
+		t.why += ", and could not be fetched: " + t.fetch.failed
+	}
 	s.Do = Apply
 	return s
 }
