@@ -7,6 +7,7 @@
 
 mod daulet;
 mod encoder;
+mod filters;
 mod format;
 mod json;
 mod methods;

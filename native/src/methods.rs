@@ -181,7 +181,7 @@ fn split_space(s: &str, from_right: bool, limit: usize) -> Vec<&str> {
 }
 
 /// str.splitlines: every line end Unicode knows, \r\n as one.
-fn lines(s: &str, keep: bool) -> Vec<&str> {
+pub fn lines(s: &str, keep: bool) -> Vec<&str> {
     let is_end = |c: char| {
         matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
     };

@@ -60,7 +60,7 @@ pub fn write_repr(out: &mut String, v: &Value) -> Result<(), Error> {
     match v.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::Invalid => return Err(Error::new(ErrorKind::InvalidOperation, v.to_string())),
-        ValueKind::String => write!(out, "{v:?}").unwrap_or(()),
+        ValueKind::String => str_repr(out, v.as_str().unwrap_or_default()),
         ValueKind::Number => match as_float(v) {
             Some(f) => out.push_str(&float_repr(f)),
             None => write!(out, "{v}").unwrap_or(()),
@@ -97,6 +97,44 @@ pub fn write_repr(out: &mut String, v: &Value) -> Result<(), Error> {
         _ => write!(out, "{v}").unwrap_or(()),
     }
     Ok(())
+}
+
+/// str.__repr__.
+fn str_repr(out: &mut String, s: &str) {
+    let quote = if s.contains('\'') && !s.contains('"') { '"' } else { '\'' };
+    out.push(quote);
+    for c in s.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c == quote => out.extend(['\\', c]),
+            c if is_printable(c) => out.push(c),
+            c => {
+                let n = c as u32;
+                let r = match n {
+                    0..=0xff => write!(out, "\\x{n:02x}"),
+                    0x100..=0xffff => write!(out, "\\u{n:04x}"),
+                    _ => write!(out, "\\U{n:08x}"),
+                };
+                r.unwrap_or(());
+            }
+        }
+    }
+    out.push(quote);
+}
+
+/// str.isprintable for one character: neither a control, format, private or unassigned character nor a
+/// separator other than space. The standard library escapes the same ones, behind another character.
+fn is_printable(c: char) -> bool {
+    if c.is_ascii() {
+        return (' '..='~').contains(&c);
+    }
+    let mut buf = [b'a'; 5];
+    let n = c.encode_utf8(&mut buf[1..]).len();
+    let s = std::str::from_utf8(&buf[..1 + n]).unwrap_or("a");
+    s.escape_debug().nth(1) == Some(c)
 }
 
 /// Options of json.dumps.
@@ -198,9 +236,8 @@ impl Dump {
         out.push('"');
         let mut from = 0;
         for (i, c) in s.char_indices() {
-            let plain = c >= ' ' && c != '"' && c != '\\' && (c.is_ascii() && c != '\x7f' || !self.ascii);
-            // DEL is plain either way: json escapes control characters below space only.
-            if plain || c == '\x7f' {
+            let plain = if self.ascii { (' '..='~').contains(&c) } else { c >= ' ' };
+            if plain && c != '"' && c != '\\' {
                 continue;
             }
             out.push_str(&s[from..i]);

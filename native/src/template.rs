@@ -6,13 +6,13 @@ use std::fmt;
 
 use minijinja::machinery;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, ValueKind};
-use minijinja::{escape_formatter, Environment, Error, ErrorKind, Output, State, Value};
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::json;
 
 use crate::format::{self, WantsParts};
-use crate::methods;
-use crate::python::{self, is_space, CivilTime, Dump};
+use crate::python::{self, is_space, CivilTime};
+use crate::{filters, methods};
 
 const NAME: &str = "chat_template";
 
@@ -134,87 +134,11 @@ fn environment() -> Result<Environment<'static>, String> {
     env.set_syntax(syntax.map_err(|e| e.to_string())?);
     minijinja_contrib::add_to_environment(&mut env);
     env.set_fuel(Some(FUEL));
-    env.set_formatter(write_value);
     env.set_unknown_method_callback(methods::call);
-    env.add_filter("tojson", tojson);
-    env.add_filter("trim", trim);
-    env.add_filter("string", to_string);
-    env.add_test("iterable", is_iterable);
-    env.add_test("sequence", is_sequence);
-    env.add_test("callable", |v: &Value| v.kind() == ValueKind::Plain);
+    filters::add(&mut env);
     env.add_function("raise_exception", raise_exception);
     env.add_function("strftime_now", strftime_now);
     Ok(env)
-}
-
-/// {{ v }}: str(v).
-fn write_value(out: &mut Output, state: &mut State, v: &Value) -> Result<(), Error> {
-    if let Some(s) = v.as_str() {
-        return out.write_str(s).map_err(Error::from);
-    }
-    match v.kind() {
-        ValueKind::Undefined => Ok(()),
-        ValueKind::Number | ValueKind::Seq | ValueKind::Map => {
-            let mut s = String::new();
-            python::write_str(&mut s, v)?;
-            out.write_str(&s).map_err(Error::from)
-        }
-        _ => escape_formatter(out, state, v),
-    }
-}
-
-fn to_string(v: &Value) -> Result<Value, Error> {
-    if v.kind() == ValueKind::String {
-        return Ok(v.clone());
-    }
-    let mut s = String::new();
-    python::write_str(&mut s, v)?;
-    Ok(Value::from(s))
-}
-
-/// tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False).
-fn tojson(v: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
-    let mut positional = args.iter();
-    let mut arg = |name: &str| -> Result<Option<Value>, Error> {
-        let given: Option<Value> = match positional.next() {
-            Some(v) => Some(v.clone()),
-            None => kwargs.get(name)?,
-        };
-        Ok(given.filter(|v| !v.is_none()))
-    };
-    let ascii = arg("ensure_ascii")?.is_some_and(|v| v.is_true());
-    let indent = match arg("indent")? {
-        None => None,
-        Some(v) if v.kind() == ValueKind::String => Some(v.to_string()),
-        Some(v) => Some(" ".repeat(i64::try_from(v)?.clamp(0, 1000) as usize)),
-    };
-    let (item_sep, key_sep) = match arg("separators")? {
-        Some(v) => (v.get_item_by_index(0)?.to_string(), v.get_item_by_index(1)?.to_string()),
-        None if indent.is_some() => (",".into(), ": ".into()),
-        None => (", ".into(), ": ".into()),
-    };
-    let sort_keys = arg("sort_keys")?.is_some_and(|v| v.is_true());
-    kwargs.assert_all_used()?;
-    Dump { ascii, indent, item_sep, key_sep, sort_keys }.dumps(v).map(Value::from)
-}
-
-fn trim(v: &Value, chars: Option<&str>) -> Result<Value, Error> {
-    let mut s = String::new();
-    python::write_str(&mut s, v)?;
-    Ok(Value::from(match chars {
-        Some(c) => s.trim_matches(|x| c.contains(x)),
-        None => s.trim_matches(is_space),
-    }))
-}
-
-fn is_iterable(v: &Value) -> bool {
-    !v.is_none() && v.try_iter().is_ok()
-}
-
-/// Jinja2 asks for a length and items by index: strings, lists, tuples and mappings have both, and so
-/// does what is undefined.
-fn is_sequence(v: &Value) -> bool {
-    matches!(v.kind(), ValueKind::Undefined | ValueKind::String | ValueKind::Seq | ValueKind::Map)
 }
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {
@@ -237,25 +161,34 @@ fn normalize_newlines(s: &str) -> String {
 }
 
 /// Turns transformers' {% generation %} blocks, which mark text for training and render as their content
-/// in a scope of its own, into {% with %} blocks, which do just that. White space control stays.
+/// in a scope of its own, into {% with %} blocks, which do just that. White space control stays, and so
+/// does what is between {% raw %} and {% endraw %}.
 fn generation_blocks(s: &str) -> String {
     let mut out = String::with_capacity(s.len());
+    let mut raw = false;
     let mut rest = s;
     while let Some(i) = rest.find("{%") {
         let (before, tag) = rest.split_at(i + 2);
         out.push_str(before);
         rest = tag;
         let name = tag.trim_start_matches(['-', '+']).trim_start_matches(is_space);
-        for (word, with) in [("generation", "with"), ("endgeneration", "endwith")] {
+        for word in ["generation", "endgeneration", "raw", "endraw"] {
             let Some(end) = name.strip_prefix(word) else { continue };
             let end = end.trim_start_matches(is_space);
-            if end.trim_start_matches(['-', '+']).starts_with("%}") {
-                out.push_str(&tag[..tag.len() - name.len()]);
-                out.push_str(with);
-                out.push(' ');
-                rest = end;
-                break;
+            if !end.trim_start_matches(['-', '+']).starts_with("%}") {
+                continue;
             }
+            match word {
+                "raw" => raw = true,
+                "endraw" => raw = false,
+                _ if raw => {}
+                _ => {
+                    out.push_str(&tag[..tag.len() - name.len()]);
+                    out.push_str(if word == "generation" { "with " } else { "endwith " });
+                    rest = end;
+                }
+            }
+            break;
         }
     }
     out.push_str(rest);

@@ -27,6 +27,9 @@ import (
 	"github.com/kvroute/kvroute/internal/tokenize"
 )
 
+// maxSource bounds the source of a template in bytes; real ones have some ten thousand.
+const maxSource = 16 << 20
+
 // nativeThreads bounds the threads the archive itself starts for one large text.
 const nativeThreads = 4
 
@@ -220,7 +223,7 @@ func Compile(source string, opt Options) (*Template, error) {
 
 func compile(source string, slots chan struct{}, maxText int) (*Template, error) {
 	src := []byte(source)
-	if err := check(src, maxText); err != nil {
+	if err := check(src, maxSource); err != nil {
 		return nil, fmt.Errorf("compiling the chat template: %w", err)
 	}
 	var info, fault C.kvr_bytes
