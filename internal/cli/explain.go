@@ -15,8 +15,10 @@ import (
 
 	"github.com/kvroute/kvroute/internal/block"
 	"github.com/kvroute/kvroute/internal/load"
+	"github.com/kvroute/kvroute/internal/record"
 	"github.com/kvroute/kvroute/internal/report"
 	"github.com/kvroute/kvroute/internal/score"
+	"github.com/kvroute/kvroute/internal/trace"
 )
 
 // candidateKeys are what may stand after the name in --candidate, and where it goes.
@@ -96,6 +98,9 @@ type explainFlags struct {
 	role       string
 	candidates []score.ExplainCandidate
 	decisions  string
+	url        string
+	request    string
+	tokenFile  string
 	id         string
 	format     string
 	scorer     scorerFlags
@@ -104,12 +109,14 @@ type explainFlags struct {
 func (a *app) newExplain() *cobra.Command {
 	var e explainFlags
 	cmd := &cobra.Command{
-		Use:   "explain",
+		Use:   "explain [RECORDING]",
 		Short: "Show a decision with every term of every candidate",
-		Long: `Either from numbers: state the request and the candidates, and the scorer
-decides. Or from a record: --decisions names a file written by sim or replay
---decisions, --id one of its requests, and --role which of its decisions, where
-a prefill and a decode worker were chosen for it.
+		Long: `From numbers: state the request and the candidates, and the scorer decides.
+From a record: name a recording of serve, or with --decisions a file written by
+sim or replay --decisions; --id names one of its requests, and --role which of
+its decisions, where a prefill and a decode worker were chosen for it.
+From a live router: --url names it, and --request a file with the body of a
+request, which is placed as it would be now, and sent to nobody.
 
 A candidate is NAME:key=number,… with the keys hits (leading blocks of the
 request it holds), active (distinct blocks in flight on it), pending (prompt
@@ -124,9 +131,20 @@ and demand where the policy goes by these.`,
 		Example: `  # the worked example: 1.0 × 2 + 6 = 8 against 1.0 × 10 + 1 = 11
   kvroute explain --request-blocks 10 --candidate W0:hits=8,active=6 --candidate W1:hits=0,active=1 --router-policy kv-aware
   # the same by expected work: tokens to compute, here and in front of it
-  kvroute explain --request-blocks 10 --candidate W0:hits=8,pending=4096 --candidate W1:active=20`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.explain(cmd.Context(), &e) },
+  kvroute explain --request-blocks 10 --candidate W0:hits=8,pending=4096 --candidate W1:active=20
+  # a decision that a router made
+  kvroute explain traces/golden/recording.jsonl.gz --id request-dm`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 1:
+				return usage(fmt.Sprintf("unexpected argument %q", args[1]), "kvroute explain", "one recording at a time", "")
+			case len(args) == 1 && a.given("decisions"):
+				return usage("a recording and --decisions", "kvroute explain", "one file at a time", "leave one of them out")
+			case len(args) == 1:
+				e.decisions = args[0]
+			}
+			return a.explain(cmd.Context(), &e)
+		},
 	}
 	fs := cmd.Flags()
 	const group = groupDecision
@@ -140,6 +158,9 @@ and demand where the policy goes by these.`,
 	bind(cmd, fs, spec{name: "role", arg: "ROLE", def: "mixed", group: group, values: roles, local: true, usage: "pool that is chosen from: mixed, prefill, decode; of a recorded request, which of its decisions"}, &e.role, oneOf(roles...))
 	bindList(cmd, fs, spec{name: "candidate", arg: "NAME:…", group: group, local: true, usage: "a worker to choose from, repeatable, in route-key order"}, "", &e.candidates, parseCandidate)
 	bind(cmd, fs, spec{name: "decisions", arg: "FILE", group: group, local: true, usage: "explain a recorded decision from this file"}, &e.decisions, parseText)
+	bind(cmd, fs, spec{name: "url", arg: "URL", group: group, local: true, usage: "explain what a live router would decide"}, &e.url, parseText)
+	bind(cmd, fs, spec{name: "request", arg: "FILE", group: group, local: true, usage: "body of the request for the router at --url; - is stdin"}, &e.request, parseText)
+	bind(cmd, fs, spec{name: "token-file", arg: "FILE", group: group, local: true, usage: "file with the router's admin token"}, &e.tokenFile, parseText)
 	bind(cmd, fs, spec{name: "id", arg: "ID", group: group, local: true, usage: "request id, else the number of the decision (default: the first one)"}, &e.id, parseText)
 	bindScorer(cmd, &e.scorer)
 	bindOutput(cmd, &e.format, formatTable, formatJSON, formatJSONL, formatCSV)
@@ -147,12 +168,23 @@ and demand where the policy goes by these.`,
 }
 
 func (a *app) explain(ctx context.Context, e *explainFlags) error {
-	if e.decisions != "" {
-		return a.explainRecord(ctx, e)
-	}
 	switch {
+	case e.url != "" && e.decisions != "":
+		return usage("--url and a file", "kvroute explain", "a decision is either recorded or asked for", "leave one of them out")
+	case e.url != "":
+		if err := a.unstated("--url", "the router decides about its own workers"); err != nil {
+			return err
+		}
+		if e.request == "" {
+			return usage("--url without --request", "kvroute explain", "there is nothing to place", "add --request FILE with the body of a request")
+		}
+		return a.explainLive(ctx, e)
+	case e.request != "" || e.tokenFile != "":
+		return usage("--request and --token-file are for a router", "kvroute explain", "none is named", "add --url http://HOST:PORT")
+	case e.decisions != "":
+		return a.explainRecord(ctx, e)
 	case e.id != "":
-		return usage("--id without --decisions", "kvroute explain", "there is no file to look in", "add --decisions FILE")
+		return usage("--id without a file", "kvroute explain", "there is nothing to look in", "name a recording, or a file with --decisions")
 	case len(e.candidates) == 0:
 		return usage("no candidates", "kvroute explain", "nothing to choose from", "add --candidate W0:hits=8,active=6, or name a file with --decisions")
 	case !a.given("request-blocks"):
@@ -188,16 +220,28 @@ func (a *app) explain(ctx context.Context, e *explainFlags) error {
 	return a.writeDecision(e.format, &dec, allFlags(&e.scorer.cfg))
 }
 
+// unstated refuses the flags that state a decision in numbers, and those that decide.
+func (a *app) unstated(with, why string) error {
+	names := []string{"candidate", "request-blocks", "request-tokens", "block-size", "seed"}
+	for _, row := range scorerSettings() {
+		names = append(names, row.name)
+	}
+	for _, name := range names {
+		if a.origins[name].Layer == "flag" {
+			return usage(with+" and --"+name, "kvroute explain", why, "leave --"+name+" out")
+		}
+	}
+	return nil
+}
+
 // explainRecord shows a recorded decision.
 func (a *app) explainRecord(ctx context.Context, e *explainFlags) error {
-	stated := []string{"candidate", "request-blocks", "request-tokens", "block-size", "seed"}
-	for _, row := range scorerSettings() {
-		stated = append(stated, row.name)
+	with, flag := "a recording", "explain"
+	if a.given("decisions") {
+		with, flag = "--decisions", "--decisions"
 	}
-	for _, name := range stated {
-		if a.origins[name].Layer == "flag" {
-			return usage("--decisions and --"+name, "kvroute explain", "a recorded decision is shown as it was made", "leave --"+name+" out")
-		}
+	if err := a.unstated(with, "a recorded decision is shown as it was made"); err != nil {
+		return err
 	}
 	var in io.Reader
 	name := "stdin"
@@ -209,7 +253,7 @@ func (a *app) explainRecord(ctx context.Context, e *explainFlags) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			return usage("cannot read decisions "+e.decisions, "--decisions", pathWhy(err), "")
+			return usage("cannot read decisions "+e.decisions, flag, pathWhy(err), "")
 		}
 		defer f.Close() // only read from
 		in, name = f, e.decisions
@@ -231,38 +275,119 @@ func (a *app) explainRecord(ctx context.Context, e *explainFlags) error {
 // maxDecision is the longest line of a decisions file: one of as many targets as there can be has 8 MB.
 const maxDecision = 64 << 20
 
+// decisions gives the decisions of a file one by one.
+type decisions interface {
+	// next returns a decision; io.EOF at the end.
+	next() (*score.Decision, error)
+}
+
+// openDecisions looks what kind of file it is, packed or not.
+func openDecisions(r io.Reader, name string) (decisions, error) {
+	src, err := trace.Unpack(r, name)
+	if err != nil {
+		var e *trace.Error
+		if errors.As(err, &e) && !e.Damaged {
+			return nil, usage("no decisions", name, e.Why, e.Hint)
+		}
+		return nil, failed("cannot read decisions (0 read)", name, err)
+	}
+	lines := bufio.NewReaderSize(src, 64<<10)
+	first, err := nextDecision(lines)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, failed("cannot read decisions (0 read)", name+":1", err)
+	}
+	whole := io.MultiReader(bytes.NewReader(first), lines)
+	var heading struct {
+		KVRoute string `json:"kvroute"`
+	}
+	if json.Unmarshal(first, &heading) != nil || heading.KVRoute == "" {
+		return &decisionLines{lines: bufio.NewReaderSize(whole, 64<<10), name: name}, nil
+	}
+	rec, err := record.Open(whole, name)
+	if err != nil {
+		return nil, recordingFault(err)
+	}
+	return &recorded{rec}, nil
+}
+
+// recorded is the decisions of a recording.
+type recorded struct{ r *record.Reader }
+
+func (d *recorded) next() (*score.Decision, error) {
+	var rec record.Record
+	for {
+		if err := d.r.Read(&rec); err != nil {
+			return nil, recordingFault(err)
+		}
+		if rec.Kind != record.Decision {
+			continue
+		}
+		dec, err := score.ParseDecision(rec.JSON)
+		if err != nil {
+			return nil, failed("damaged recording", rec.Place(), err)
+		}
+		return &dec, nil
+	}
+}
+
+// decisionLines is the decisions of a file of --decisions.
+type decisionLines struct {
+	lines *bufio.Reader
+	name  string
+	line  int
+	read  int
+	end   bool
+}
+
+func (d *decisionLines) next() (*score.Decision, error) {
+	for !d.end {
+		d.line++
+		at := fmt.Sprintf("%s:%d", d.name, d.line)
+		line, err := nextDecision(d.lines)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, failed(fmt.Sprintf("cannot read decisions (%d read)", d.read), at, err)
+		}
+		d.end = err != nil
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		dec, err := score.ParseDecision(line)
+		switch {
+		case err != nil && d.end && d.read > 0:
+			return nil, failed(fmt.Sprintf("the last decision is cut off (%d read)", d.read), at, err)
+		case err != nil:
+			return nil, usage("not a decision", at, err.Error(), "want a file written by --decisions, or a recording of serve")
+		}
+		d.read++
+		return &dec, nil
+	}
+	return nil, io.EOF
+}
+
 // findDecision returns the decision with the given request id, else the one with this number; the
 // first one for "". A role, if not "", has to be the decision's.
 func findDecision(r io.Reader, name, id, role string) (*score.Decision, error) {
-	lines := bufio.NewReaderSize(r, 64<<10)
+	all, err := openDecisions(r, name)
+	if err != nil {
+		return nil, err
+	}
 	read := 0
 	var numbered *score.Decision // ids may be numbers too, and go first
-	for n := 1; ; n++ {
-		at := fmt.Sprintf("%s:%d", name, n)
-		line, err := nextDecision(lines)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return nil, failed(fmt.Sprintf("cannot read decisions (%d read)", read), at, err)
-		}
-		last := err != nil
-		if line = bytes.TrimSpace(line); len(line) > 0 {
-			dec, err := score.ParseDecision(line)
-			switch {
-			case err != nil && last && read > 0:
-				return nil, failed(fmt.Sprintf("the last decision is cut off (%d read)", read), at, err)
-			case err != nil:
-				return nil, usage("not a decision", at, err.Error(), "want a file written by --decisions")
-			}
-			read++
-			fits := role == "" || dec.Role.String() == role
-			if fits && (id == "" || dec.RequestID == id) {
-				return &dec, nil
-			}
-			if fits && numbered == nil && strconv.FormatUint(dec.Seq, 10) == id {
-				numbered = &dec
-			}
-		}
-		if last {
+	for {
+		dec, err := all.next()
+		if errors.Is(err, io.EOF) {
 			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		read++
+		fits := role == "" || dec.Role.String() == role
+		if fits && (id == "" || dec.RequestID == id) {
+			return dec, nil
+		}
+		if fits && numbered == nil && strconv.FormatUint(dec.Seq, 10) == id {
+			numbered = dec
 		}
 	}
 	switch {

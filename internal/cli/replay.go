@@ -29,18 +29,18 @@ func (a *app) newReplay() *cobra.Command {
 blocks. Before a pick the oldest of --outstanding requests is released, so one
 fewer are in flight; prefill counts as done at once. For times, see sim.
 
-Without --workers the files are a recording of serve --record, all parts of one
-run in any order. --verify makes every decision again from the recorded requests,
-cache events and load, and exits with 3 unless all are equal byte for byte. With
-scorer flags instead, it shows which decisions they change, and what that does to
-predicted hits and load; caches fill and requests end as they did. As a trace a
-recording can be given to sim, and to replay with --workers.` + metricsHelp(false),
+Without --workers the files are a recording of serve --record: all parts of one
+run, in any order. --verify makes every decision again from the recorded
+requests, cache events and load, and exits with 3 unless all are equal, byte for
+byte. Scorer flags instead show which decisions they change, and what that does
+to predicted hits and load; caches fill, and requests end, as they did. As a
+trace a recording can be given to sim, and to replay with --workers.` + metricsHelp(false),
 		Example: `  kvroute replay --trace traces/golden/sessions80-serial.jsonl.gz --workers 4 --capacity 1000
   # policies side by side, eight requests outstanding
   kvroute replay traces/golden/sessions80-inter16.jsonl.gz --workers 4 --outstanding 8 --sweep router-policy=least-work,kv-aware,prefix,session
-  # does the scorer decide as the live router did, and what would another policy do?
-  kvroute replay --verify traces/golden/serve-demo.jsonl.gz
-  kvroute replay traces/golden/serve-demo.jsonl.gz --router-policy kv-aware
+  # does the scorer decide as the live router did? what would another policy do?
+  kvroute replay --verify traces/golden/recording.jsonl.gz
+  kvroute replay traces/golden/recording.jsonl.gz --router-policy kv-aware
   # every decision, for explain
   kvroute replay traces/golden/sessions80-serial.jsonl.gz --workers 2 --decisions d.jsonl && kvroute explain --decisions d.jsonl --id 100`,
 		RunE: func(cmd *cobra.Command, args []string) error {

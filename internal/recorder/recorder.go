@@ -4,6 +4,8 @@
 package recorder
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +22,7 @@ import (
 
 // Options say where to write and how much.
 type Options struct {
-	Header record.Header // Part is the Recorder's own
+	Header record.Header // Part is the Recorder's own; Run "": a random one
 	// Create opens the file of a part, counted from 1. See Files.
 	Create func(part int) (io.WriteCloser, error)
 	// MaxSize is the size in bytes after which the next file is begun, at the end of a line; 0: never.
@@ -125,8 +127,13 @@ type pick struct {
 
 // Start opens the first file, writes its heading and starts the goroutine. Close ends it.
 func Start(opt Options) (*Recorder, error) {
-	if opt.Create == nil || opt.Header.BlockSize < 1 || opt.Header.Run == "" {
-		return nil, errors.New("a recording needs files, a block size and the name of its run")
+	if opt.Create == nil || opt.Header.BlockSize < 1 {
+		return nil, errors.New("a recording needs files and a block size")
+	}
+	if opt.Header.Run == "" {
+		var id [8]byte
+		rand.Read(id[:]) // never fails
+		opt.Header.Run = hex.EncodeToString(id[:])
 	}
 	if opt.MaxPending <= 0 {
 		opt.MaxPending = defaultPending
