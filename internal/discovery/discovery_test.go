@@ -40,11 +40,13 @@ func TestParseWorker(t *testing.T) {
 		{"http://[::1]:8000", "[::1]:8000", "http://[::1]:8000", nil},
 		{"http://[fd00::12]", "[fd00::12]:80", "http://[fd00::12]", nil},
 		{"http://w:1, role=prefill ,engine=sglang", "w:1", "http://w:1", func(s *Spec) { s.Role, s.Engine = Prefill, "sglang" }},
-		{"http://w:1,role=decode,engine=vllm,events=tcp://w:5557,replay=tcp://w:5558,topic=kv-events,block-size=32,dp-size=4,model=org/m",
+		{
+			"http://w:1,role=decode,engine=vllm,events=tcp://w:5557,replay=tcp://w:5558,topic=kv-events,block-size=32,dp-size=4,model=org/m",
 			"w:1", "http://w:1", func(s *Spec) {
 				s.Role, s.Engine, s.Events, s.Replay, s.Topic, s.HasTopic = Decode, "vllm", "tcp://w:5557", "tcp://w:5558", "kv-events", true
 				s.BlockSize, s.DPSize, s.Model = 32, 4, "org/m"
-			}},
+			},
+		},
 		{"http://w:1,events=tcp://*:5557,topic=", "w:1", "http://w:1", func(s *Spec) { s.Events, s.HasTopic = "tcp://*:5557", true }},
 		{"http://w:1,events=tcp://[::1]:5557", "w:1", "http://w:1", func(s *Spec) { s.Events = "tcp://[::1]:5557" }},
 		{"http://w:1,events=ipc:///run/kv", "w:1", "http://w:1", func(s *Spec) { s.Events = "ipc:///run/kv" }},

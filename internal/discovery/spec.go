@@ -143,8 +143,10 @@ func CheckUnique(specs []Spec) error {
 			if o.Origin != "" {
 				where = " (" + o.Origin + ")"
 			}
-			return &Error{Where: s.Origin, Why: "worker " + s.ID + " is there already" + where,
-				Hint: "data-parallel ranks behind one address are one worker with dp-size"}
+			return &Error{
+				Where: s.Origin, Why: "worker " + s.ID + " is there already" + where,
+				Hint: "data-parallel ranks behind one address are one worker with dp-size",
+			}
 		}
 		first[s.ID] = s
 	}

@@ -235,8 +235,10 @@ const (
 
 // positions are the fields of array events in order, after the tag.
 var positions = [...][]field{
-	Stored: {fHandles, fParent, fTokens, fPageSize, fLoraID, fMedium, fLoraName, fExtra, fGroup, fSpec, fWindow,
-		fNone /* token_offset */},
+	Stored: {
+		fHandles, fParent, fTokens, fPageSize, fLoraID, fMedium, fLoraName, fExtra, fGroup, fSpec, fWindow,
+		fNone, /* token_offset */
+	},
 	Removed: {fHandles, fMedium, fGroup},
 	Cleared: {fMedium},
 	Moved:   {fHandles, fFrom, fTo, fGroup},

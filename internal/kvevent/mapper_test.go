@@ -279,8 +279,13 @@ func TestCopies(t *testing.T) {
 		copies  Copies
 		left    int // hits after two stores and one removal
 	}{
-		{VLLM, CopiesByDialect, 1}, {SGLang, CopiesByDialect, 0}, {ATOM, CopiesByDialect, 0}, {TRTLLM, CopiesByDialect, 0},
-		{Unknown, CopiesByDialect, 0}, {Unknown, CopiesCounted, 1}, {VLLM, CopiesOne, 0},
+		{VLLM, CopiesByDialect, 1},
+		{SGLang, CopiesByDialect, 0},
+		{ATOM, CopiesByDialect, 0},
+		{TRTLLM, CopiesByDialect, 0},
+		{Unknown, CopiesByDialect, 0},
+		{Unknown, CopiesCounted, 1},
+		{VLLM, CopiesOne, 0},
 	}
 	for _, tt := range tests {
 		m := newMirror(t, 4, tt.dialect)

