@@ -1,6 +1,8 @@
 package kvevent
 
 import (
+	"slices"
+
 	"github.com/kvroute/kvroute/internal/block"
 	"github.com/kvroute/kvroute/internal/index"
 	"github.com/kvroute/kvroute/internal/target"
@@ -59,10 +61,11 @@ type Mapper struct {
 	dialect Dialect
 	copies  Copies
 
-	groups map[int]bool // by group_idx: whether its kind covers whole prefixes
-	main   int          // the group that is indexed, -1: not known yet
-	tiers  [index.NumTiers]bool
+	groups map[int]bool           // by group_idx: whether its kind covers whole prefixes
+	main   int                    // the group that is indexed, -1: not known yet
+	tiers  [index.NumTiers]uint64 // batch that last stored there, 0: none did
 	page   int
+	batch  uint64 // counts calls of Map
 	stats  MapStats
 	salted map[index.Handle][]salt
 
@@ -75,6 +78,7 @@ type Mapper struct {
 type salt struct {
 	as    index.Handle // the name the index knows it by
 	tiers uint8
+	batch uint64 // that last stored it
 }
 
 // maxSalted bounds the hashes that are told apart by salts.
@@ -94,16 +98,29 @@ func (m *Mapper) Dialect() Dialect { return m.dialect }
 // Stats returns the counters.
 func (m *Mapper) Stats() MapStats { return m.stats }
 
-// Reset forgets what was in the cache: a restart. Counters and what is known of the engine stay.
+// Reset forgets what was in the cache before the batch that was mapped last, which may be the one that showed
+// a restart and be applied after it. Counters and what is known of the engine stay.
 func (m *Mapper) Reset() {
-	clear(m.salted)
-	m.tiers = [index.NumTiers]bool{}
+	for h, all := range m.salted {
+		all = slices.DeleteFunc(all, func(s salt) bool { return s.batch != m.batch })
+		if len(all) == 0 {
+			delete(m.salted, h)
+		} else {
+			m.salted[h] = all
+		}
+	}
+	for t := range m.tiers {
+		if m.tiers[t] != m.batch {
+			m.tiers[t] = 0
+		}
+	}
 }
 
 // Map returns the operations a batch comes to, in order. They are valid until the next call, and as long
 // as the batch is. It does not check the batch's rank.
 func (m *Mapper) Map(b *Batch) []index.Op {
 	m.ops, m.handles, m.keyTok = m.ops[:0], m.handles[:0], m.keyTok[:0]
+	m.batch++
 	m.detect(b)
 	for i := range b.Events {
 		e := &b.Events[i]
@@ -180,24 +197,25 @@ const maxGroups = 256
 func (m *Mapper) clear(e *Event) {
 	m.stats.Clears++
 	if !e.AnyTier {
-		if !m.tiers[e.Tier] {
+		if m.tiers[e.Tier] == 0 {
 			return // nothing of ours was ever there
 		}
 		for t, used := range m.tiers {
-			if used && index.Tier(t) != e.Tier {
+			if used != 0 && index.Tier(t) != e.Tier {
 				// The index empties all tiers or none: better to know too little than too much.
 				m.stats.WideClears++
 				break
 			}
 		}
 	}
-	m.Reset()
+	clear(m.salted)
+	m.tiers = [index.NumTiers]uint64{}
 	m.ops = append(m.ops, index.Op{Kind: index.Clear, Target: m.target})
 }
 
 func (m *Mapper) store(e *Event) {
 	m.stats.Stores++
-	m.tiers[e.Tier] = true
+	m.tiers[e.Tier] = m.batch
 	page := m.pageOf(e)
 	op := index.Op{
 		Kind: index.Store, Target: m.target, Tier: e.Tier, Handles: e.Handles, Parent: e.Parent,
@@ -376,7 +394,7 @@ func (m *Mapper) remove(e *Event) {
 		return t &^ (1 << e.Tier)
 	})
 	for t := index.GPU; t < index.NumTiers; t++ {
-		if t == e.Tier && !e.AnyTier || e.AnyTier && (m.tiers[t] || t == index.GPU) {
+		if t == e.Tier && !e.AnyTier || e.AnyTier && (m.tiers[t] != 0 || t == index.GPU) {
 			m.ops = append(m.ops, index.Op{Kind: index.Remove, Target: m.target, Tier: t, Handles: handles})
 		}
 	}
@@ -387,7 +405,7 @@ func (m *Mapper) move(e *Event) {
 	if len(e.Handles) == 0 || e.Tier == e.From {
 		return
 	}
-	m.tiers[e.Tier] = true
+	m.tiers[e.Tier] = m.batch
 	handles := m.expand(e.Handles, func(t uint8) uint8 {
 		if t&(1<<e.From) == 0 {
 			return t
@@ -410,7 +428,7 @@ func (m *Mapper) tellApart(op *index.Op, ns block.Hash) bool {
 	for _, h := range op.Handles {
 		as := withSalt(h, ns)
 		m.handles = append(m.handles, as)
-		m.salted[h] = addSalt(m.salted[h], as, op.Tier)
+		m.salted[h] = addSalt(m.salted[h], salt{as, 1 << op.Tier, m.batch})
 	}
 	m.stats.Salted += uint64(len(op.Handles))
 	op.Handles = m.handles[from:len(m.handles):len(m.handles)]
@@ -420,14 +438,15 @@ func (m *Mapper) tellApart(op *index.Op, ns block.Hash) bool {
 	return true
 }
 
-func addSalt(all []salt, as index.Handle, t index.Tier) []salt {
+func addSalt(all []salt, s salt) []salt {
 	for i := range all {
-		if all[i].as == as {
-			all[i].tiers |= 1 << t
+		if all[i].as == s.as {
+			all[i].tiers |= s.tiers
+			all[i].batch = s.batch
 			return all
 		}
 	}
-	return append(all, salt{as: as, tiers: 1 << t})
+	return append(all, s)
 }
 
 // withSalt names a block by handle and namespace: a bijection of handles for each namespace.

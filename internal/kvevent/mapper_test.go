@@ -161,6 +161,30 @@ func TestSaltsWithEqualHashes(t *testing.T) {
 	}
 }
 
+// TestReset: a batch is mapped before the restart that it shows is applied.
+func TestReset(t *testing.T) {
+	m := newMirror(t, 4, SGLang)
+	m.feed(salted("a", stored(hs(6, 7), tokens(1, 8))), Event{Kind: Stored, Handles: hs(6), Tier: index.CPU, Salt: "a", Group: -1})
+	ops := m.m.Map(&Batch{Events: []Event{salted("a", stored(hs(7), tokens(1, 4)))}})
+	m.m.Reset()
+	for _, op := range append([]index.Op{{Kind: index.Epoch}}, ops...) {
+		if _, err := m.x.Apply(op); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := m.hits(tokens(1, 8), "", "a"); got != 1 || len(m.m.salted) != 1 {
+		t.Errorf("%d hits, %d salted handles after the restart, want 1 and 1", got, len(m.m.salted))
+	}
+	m.feed(Event{Kind: Removed, Handles: hs(7), AnyTier: true, Group: -1})
+	if got := m.hits(tokens(1, 8), "", "a"); got != 0 || len(m.m.salted) != 0 {
+		t.Errorf("%d hits, %d salted handles after the removal, want none", got, len(m.m.salted))
+	}
+	m.m.Reset()
+	if m.m.tiers != ([index.NumTiers]uint64{}) {
+		t.Errorf("tiers in use after a restart: %v", m.m.tiers)
+	}
+}
+
 func TestGroups(t *testing.T) {
 	group := func(g int, spec string, e Event) Event {
 		e.Group, e.Spec = g, spec
