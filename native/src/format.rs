@@ -17,8 +17,7 @@ pub fn detect(root: &Stmt, source: &str) -> WantsParts {
     found.walk(root);
     let media = ["image", "audio", "video", "vision"].iter().any(|w| source.contains(w));
     let named = ["message", "msg", "m"];
-    let sglang = media
-        || found.loops.iter().any(|(_, iter)| named.iter().any(|n| accesses(iter, n, Some("content"))));
+    let sglang = media || found.loops.iter().any(|(_, iter)| named.iter().any(|n| accesses(iter, n, Some("content"))));
     WantsParts { vllm: found.vllm(), sglang }
 }
 

@@ -108,12 +108,7 @@ pub unsafe extern "C" fn kvr_bytes_free(b: Bytes) {
 /// # Safety
 /// Pointers are valid for their lengths; info and err are writable.
 #[no_mangle]
-pub unsafe extern "C" fn kvr_model_open(
-    json: *const u8,
-    len: usize,
-    info: *mut Bytes,
-    err: *mut Bytes,
-) -> *mut Model {
+pub unsafe extern "C" fn kvr_model_open(json: *const u8, len: usize, info: *mut Bytes, err: *mut Bytes) -> *mut Model {
     let data = input(json, len);
     let opened = guard(|| {
         let m = Model::open(data)?;

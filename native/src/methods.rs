@@ -95,7 +95,11 @@ fn string(s: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error>
         "swapcase" => {
             let () = from_args(args)?;
             let swap = |c: char| -> String {
-                if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect() }
+                if c.is_uppercase() {
+                    c.to_lowercase().collect()
+                } else {
+                    c.to_uppercase().collect()
+                }
             };
             text(&s.chars().map(swap).collect::<String>())
         }
@@ -182,9 +186,8 @@ fn split_space(s: &str, from_right: bool, limit: usize) -> Vec<&str> {
 
 /// str.splitlines: every line end Unicode knows, \r\n as one.
 pub fn lines(s: &str, keep: bool) -> Vec<&str> {
-    let is_end = |c: char| {
-        matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
-    };
+    let is_end =
+        |c: char| matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
     let mut out = Vec::new();
     let mut rest = s;
     while !rest.is_empty() {

@@ -189,12 +189,7 @@ impl Dump {
                 out.push(']');
             }
             ValueKind::Map => self.map(out, v, depth)?,
-            kind => {
-                return Err(Error::new(
-                    ErrorKind::BadSerialization,
-                    format!("{kind} is not JSON serializable"),
-                ))
-            }
+            kind => return Err(Error::new(ErrorKind::BadSerialization, format!("{kind} is not JSON serializable"))),
         }
         Ok(())
     }
@@ -217,9 +212,7 @@ impl Dump {
                     self.write(out, key, depth)?;
                     out.push('"');
                 }
-                kind => {
-                    return Err(Error::new(ErrorKind::BadSerialization, format!("keys must not be {kind}")))
-                }
+                kind => return Err(Error::new(ErrorKind::BadSerialization, format!("keys must not be {kind}"))),
             }
             out.push_str(&self.key_sep);
             self.write(out, &v.get_item(key)?, depth + 1)?;
@@ -266,7 +259,11 @@ fn json_float(f: f64) -> String {
     if f.is_nan() {
         "NaN".into()
     } else if f.is_infinite() {
-        if f > 0.0 { "Infinity".into() } else { "-Infinity".into() }
+        if f > 0.0 {
+            "Infinity".into()
+        } else {
+            "-Infinity".into()
+        }
     } else {
         float_repr(f)
     }
