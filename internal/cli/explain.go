@@ -236,7 +236,7 @@ func (a *app) unstated(with, why string) error {
 
 // explainRecord shows a recorded decision.
 func (a *app) explainRecord(ctx context.Context, e *explainFlags) error {
-	with, flag := "a recording", "explain"
+	with, flag := "a recording", "kvroute explain"
 	if a.given("decisions") {
 		with, flag = "--decisions", "--decisions"
 	}
