@@ -186,7 +186,7 @@ func TestFollow(t *testing.T) {
 		w.wait = time.Second
 		w.live <- Message{Event: Connected}
 		is(Warming, false)
-		w.live <- w.step() // comes while the replay runs
+		w.live <- w.step()          // comes while the replay runs
 		time.Sleep(5 * time.Second) // the first check is over, too
 		is(Trusted, true)
 		for range 50 {

@@ -445,3 +445,21 @@ func TestDrift(t *testing.T) {
 	s.with(Apply, 1, Outcome{Ops: 1, Cleared: true})
 	s.is(Trusted, "")
 }
+
+func TestNoAllocationsInSteadyState(t *testing.T) {
+	s := begin(t, Rules{Replay: true})
+	s.connect()
+	s.replay(0, nil)
+	seq := uint64(0)
+	if n := testing.AllocsPerRun(1000, func() {
+		s.k.Tick(s.now)
+		if st := s.k.Live(s.now, s.mark(seq), true); st.Do != Apply {
+			t.Fatalf("number %d: got verdict %d", seq, st.Do)
+		}
+		s.k.Applied(s.now, outcome())
+		_ = s.k.State()
+		seq++
+	}); n != 0 {
+		t.Errorf("%v allocations a batch, want 0", n)
+	}
+}

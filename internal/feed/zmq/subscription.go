@@ -177,6 +177,8 @@ func (s *subscription) dial(ctx context.Context) (reason string, err error) {
 	}
 	addr := s.addrs[0]
 	s.addrs = s.addrs[1:]
+	s.t.turn.Lock()
+	defer s.t.turn.Unlock()
 	if err := errors.Join(s.drop(), s.open(addr)); err != nil {
 		return err.Error(), nil
 	}

@@ -16,7 +16,7 @@ import (
 // waiter sleeps in Go's poller until libzmq has something for a socket.
 //
 // libzmq signals the descriptor when commands for the socket arrive and resets it when they are
-// processed, which a receive that finds nothing does. So: try, and only after EAGAIN sleep until the
+// processed, which a receive that finds nothing does (a send need not). So: try, and only after EAGAIN sleep until the
 // next signal. Signals that come in between are kept by the poller.
 type waiter struct {
 	file *os.File

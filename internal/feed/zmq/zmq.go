@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,7 @@ type Transport struct {
 	opt  Options
 	zctx *zmq4.Context
 	name atomic.Uint64 // of the next monitor
+	turn sync.Mutex    // held while sockets are made and closed, so that many at once do not take a thread each
 }
 
 // New makes a Transport. Close it after its subscriptions.
@@ -156,6 +158,11 @@ func (t *Transport) Replay(ctx context.Context, endpoint string, start uint64, q
 	request := feed.AppendReplayRequest(nil, start)
 	var failed error
 	err = d.wait.until(ctx, quiet, func() bool {
+		// Asking what is possible handles the signal that a connection stands; a send may leave it be.
+		var can zmq4.State
+		if can, failed = d.GetEvents(); failed != nil || can&zmq4.POLLOUT == 0 {
+			return failed != nil
+		}
 		_, failed = d.SendMessageDontwait([]byte{}, request)
 		return !again(failed)
 	})
