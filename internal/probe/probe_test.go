@@ -242,6 +242,19 @@ func TestServerInfo(t *testing.T) {
 	}
 }
 
+// TestRanksOfVLLM has the labels that vLLM 0.32 gives with two data-parallel ranks of 256 blocks.
+func TestRanksOfVLLM(t *testing.T) {
+	series := "vllm:cache_config_info{block_size=\"32\",effective_attention_block_size=\"32\",engine=\"%d\",num_gpu_blocks=\"512\",num_gpu_blocks_override=\"256\"} 1.0\n"
+	client, base := server(t, recorded{"GET /v1/models": one(200, list("vllm")), "GET /metrics": one(200, fmt.Sprintf(series+series, 0, 1))})
+	info, err := Probe(t.Context(), client, base, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.DPSize != 2 || info.PoolBlocks != 256 || info.BlockSize != 32 {
+		t.Errorf("%d ranks with %d blocks of %d, want 2 with 256 of 32", info.DPSize, info.PoolBlocks, info.BlockSize)
+	}
+}
+
 func TestScrape(t *testing.T) {
 	known := func(v float64) Value { return Value{v, true} }
 	tests := []struct {

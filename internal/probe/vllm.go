@@ -18,7 +18,8 @@ func (a *api) vllm(ctx context.Context, info *Info) {
 	info.unknown("default arguments of the chat template", "vLLM does not say")
 }
 
-// vllmCache reads vllm:cache_config_info, which every data-parallel rank has a series of.
+// vllmCache reads vllm:cache_config_info, which every data-parallel rank has a series of. With two ranks of
+// 256 blocks each, vLLM 0.32 says 512 in both.
 func (a *api) vllmCache(ctx context.Context, info *Info) {
 	families, err := a.metrics(ctx)
 	if err == nil && family(families, "vllm", "cache_config_info") == nil {
@@ -48,6 +49,7 @@ func (a *api) vllmCache(ctx context.Context, info *Info) {
 		}
 	}
 	info.DPSize = len(engines)
+	info.PoolBlocks /= int64(max(len(engines), 1)) // each rank's series has the sum of all
 	if info.BlockSize == 0 {
 		info.unknown("block size", "vllm:cache_config_info does not say")
 	}
