@@ -456,3 +456,18 @@ func TestFrames(t *testing.T) {
 		})
 	}
 }
+
+func FuzzFrames(f *testing.F) {
+	f.Add([]byte("kv"), []byte("12345678"), []byte("payload"), []byte{}, uint8(3))
+	f.Add([]byte{}, []byte("kv"), bytes.Repeat([]byte{0xff}, 8), []byte{}, uint8(4))
+	f.Fuzz(func(t *testing.T, a, b, c, d []byte, n uint8) {
+		parts := [][]byte{a, b, c, d}[:n%5]
+		if m, err := ParseLive(parts); err == nil && (m.HasSeq != (len(parts) == 3) || !bytes.Equal(m.Payload, parts[len(parts)-1])) {
+			t.Errorf("live %q: got %+v", parts, m)
+		}
+		m, end, err := ParseReplay(parts)
+		if err == nil && !end && (!m.HasSeq || !bytes.Equal(m.Payload, parts[len(parts)-1])) {
+			t.Errorf("replay %q: got %+v", parts, m)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -80,4 +81,15 @@ func TestPollEndpoints(t *testing.T) {
 			s.Close()
 		}
 	}
+}
+
+func FuzzPolledEvent(f *testing.F) {
+	f.Add([]byte(`{"event_id": 3, "data": {"type": "removed", "block_hashes": [7]}, "attention_dp_rank": 1}`))
+	f.Add([]byte(`{"event_id": -1}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		m := event(raw)
+		if m.Event == Batch && (!json.Valid(m.Payload) || m.HasSeq && m.Topic != "") {
+			t.Errorf("%q: got %+v", raw, m)
+		}
+	})
 }

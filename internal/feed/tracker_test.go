@@ -143,6 +143,40 @@ func TestWithoutReplay(t *testing.T) {
 	}
 }
 
+// TestNumbersLongForgotten holds that a new life is seen even where no mark is left to compare with.
+func TestNumbersLongForgotten(t *testing.T) {
+	s := begin(t, Rules{})
+	s.connect()
+	for seq := range uint64(2 * remembered) {
+		s.live(Apply, seq)
+	}
+	s.life++
+	s.connect()
+	s.live(Apply, 5)
+	s.clears(1)
+	s.is(Warming, "from number 5 on")
+
+	// With a replay it is asked first: here it is a copy, there a new life.
+	s = begin(t, Rules{Replay: true})
+	s.connect()
+	s.replay(0, nil)
+	for seq := range uint64(2 * remembered) {
+		s.live(Apply, seq)
+	}
+	s.live(Wait, 5)
+	s.replay(2*remembered-1, nil, 2*remembered-1)
+	s.live(Drop, 5)
+	s.clears(0)
+	s.is(Trusted, "")
+	s.life++
+	s.live(Wait, 5)
+	s.replay(2*remembered-1, nil)
+	s.clears(1)
+	s.replay(0, nil, 0, 1, 2, 3, 4, 5, 6)
+	s.live(Drop, 5)
+	s.is(Trusted, "")
+}
+
 func TestFirstNumber(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
