@@ -91,7 +91,8 @@ type State struct {
 
 // Sink is where a stream's content goes. Calls of one stream come one after the other.
 type Sink interface {
-	// Apply folds operations into the mirror of the stream's target, in order.
+	// Apply folds operations into the mirror of the stream's target, in order. An index.Epoch alone comes
+	// from the stream itself: the mirror is void, and so is what a Decode remembers of the cache.
 	Apply(ops []index.Op) index.Result
 	// State says that the stream's state has changed.
 	State(State)
