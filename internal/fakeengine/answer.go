@@ -145,10 +145,15 @@ func (j *job) whole(w http.ResponseWriter, r *http.Request) {
 		kind = "chat.completion"
 	}
 	vllm := j.e.cfg.Dialect == VLLM
+	var promptIDs any
+	if j.ask.ReturnToken {
+		promptIDs = j.prompts[0]
+	}
 	j.e.reply(w, http.StatusOK, object(
 		"id", j.id, "object", kind, "created", j.created, "model", j.model, "choices", choices,
 		"service_tier", optional(vllm, nil), "system_fingerprint", optional(vllm, "vllm-"+j.e.cfg.Version+"-standin"),
 		"usage", j.usage(output),
+		"prompt_token_ids", optional(vllm && j.ep == tokenize.Chat, promptIDs),
 		"kv_transfer_params", optional(vllm, nil),
 		"metadata", optional(j.e.cfg.Dialect == SGLang, object("weight_version", "default")),
 	))
@@ -157,13 +162,15 @@ func (j *job) whole(w http.ResponseWriter, r *http.Request) {
 // choice is one answer of a whole response.
 func (j *job) choice(i int, text string, ids []block.Token) json.RawMessage {
 	sglang, vllm := j.e.cfg.Dialect == SGLang, j.e.cfg.Dialect == VLLM
-	var tokenIDs any
+	var tokenIDs, promptIDs any
 	if j.ask.ReturnToken {
-		tokenIDs = ids
+		tokenIDs, promptIDs = ids, j.prompts[i/j.n]
 	}
 	tail := []any{
 		"logprobs", nil, "finish_reason", j.finishReason(),
 		"stop_reason", optional(vllm, nil), "matched_stop", optional(sglang, nil), "token_ids", optional(vllm, tokenIDs),
+		"prompt_token_ids", optional(vllm && j.ep == tokenize.Completions || sglang && j.ask.ReturnToken, promptIDs),
+		"response_token_ids", optional(sglang && j.ask.ReturnToken, tokenIDs),
 	}
 	if j.ep == tokenize.Completions {
 		return object(append([]any{"index", i, "text", text}, tail...)...)

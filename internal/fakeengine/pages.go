@@ -2,6 +2,7 @@ package fakeengine
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -107,11 +108,20 @@ func (e *Engine) eventSources(w http.ResponseWriter, _ *http.Request) {
 			continue
 		}
 		pairs = append(pairs, itoa(i), object(
-			"enable_kv_cache_events", true, "publisher", "zmq", "endpoint", events, "replay_endpoint", orNull(replay),
+			"enable_kv_cache_events", true, "publisher", "zmq", "endpoint", e.stated(events, e.cfg.EventsDial), "replay_endpoint", orNull(e.stated(replay, false)),
 			"buffer_steps", e.cfg.Buffer, "hwm", 100000, "max_queue_size", 100000, "topic", e.cfg.Topic,
 		))
 	}
 	e.reply(w, http.StatusOK, object(pairs...))
+}
+
+// stated is an endpoint as the engines' pages say it. Those listen only where their own setting has a *
+// for the host, so that is what the pages say of a socket that listens; readers put in the host they know.
+func (e *Engine) stated(at string, dials bool) string {
+	if _, n, err := splitEndpoint(at); at == "" || dials || err != nil || n < 0 {
+		return at
+	}
+	return fmt.Sprintf("tcp://*:%d", port(at))
 }
 
 func orNull(s string) any {
@@ -130,7 +140,7 @@ func (e *Engine) serverInfo(w http.ResponseWriter, _ *http.Request) {
 	size := e.faults.blockSize(e.cfg.ReportBlockSize)
 	var events any = omit{}
 	if at, replay := e.Endpoints(0); at != "" && e.wire.serverEvents {
-		host, _, _ := splitEndpoint(at)
+		host, _, _ := splitEndpoint(e.stated(at, e.cfg.EventsDial))
 		events = object(
 			"publisher", "zmq", "endpoint_host", host, "endpoint_port_base", port(at), "topic", e.cfg.Topic,
 			"block_size", size, "dp_size", e.cfg.Ranks, "replay_endpoint_port_base", optional(replay != "", port(replay)),
