@@ -264,6 +264,9 @@ func (res Result) refuse(err error) Result {
 func (m *Model) work(ctx context.Context, ep Endpoint, v *value, opt *Options, res Result) Result {
 	var runs []*run
 	var err error
+	if images, audio := v.get("images"), v.get("audio"); images.kind == kindArray && len(images.kids)+images.nums > 0 || len(audio.kids)+audio.nums > 0 {
+		res.Multimodal = true
+	}
 	switch ep {
 	case Chat:
 		runs, err = m.chatRuns(ctx, v, opt, &res)
@@ -301,7 +304,7 @@ func (m *Model) chatRuns(ctx context.Context, v *value, opt *Options, res *Resul
 	}
 	c, err := m.prepareChat(v, opt.Variant)
 	if c != nil {
-		res.Multimodal = c.multimodal
+		res.Multimodal = res.Multimodal || c.multimodal
 	}
 	if err != nil {
 		return nil, err

@@ -296,6 +296,25 @@ func TestMultimodalIsNotExact(t *testing.T) {
 	}
 }
 
+func TestMultimodalBodies(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, newBPE(t), chatML{}, tokenize.Limits{})
+	const user = `"messages":[{"role":"user","content":"x"}]`
+	for body, want := range map[string]bool{
+		"{" + user + "}":                     false,
+		"{" + user + `,"images":["u"]}`:      true,
+		"{" + user + `,"images":[]}`:         false,
+		"{" + user + `,"audio":{"voice":1}}`: true,
+		"{" + user + `,"audio":{}}`:          false,
+		"{" + user + `,"audio":null}`:        false,
+	} {
+		res := m.Tokenize(t.Context(), tokenize.Chat, []byte(body), tokenize.Options{BlockSize: 4})
+		if res.Multimodal != want || res.Exact == want || res.Unhashable != "" {
+			t.Errorf("%s: multimodal %v, exact %v, %q, want multimodal %v", body, res.Multimodal, res.Exact, res.Unhashable, want)
+		}
+	}
+}
+
 // stuck encodes when it is told to.
 type stuck struct {
 	*bpe
