@@ -56,7 +56,8 @@ func (a *attempt) deliver(resp *http.Response) (retry string) {
 	x := a.x
 	ct, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	d := &delivery{a: a, resp: resp, ok: resp.StatusCode/100 == 2}
-	if d.stream = strings.EqualFold(strings.TrimSpace(ct), "text/event-stream"); d.stream {
+	d.stream = strings.EqualFold(strings.TrimSpace(ct), "text/event-stream") && resp.Header.Get("Content-Encoding") == ""
+	if d.stream {
 		d.split = sse.New(maxRecord, d.record)
 		d.strip = len(x.added) > 0
 	}
@@ -345,8 +346,8 @@ func (d *delivery) cutOff(err error) {
 		x.outcome, a.says, a.result, a.out.Delivered = outcomeOK, success, "answered", true
 		return
 	}
-	if !d.stream {
-		x.cut = true
+	if !d.stream || d.resp.ContentLength >= 0 && !d.strip {
+		x.cut = true // there is no room for a word of ours
 		return
 	}
 	rec := e.Record()

@@ -218,6 +218,7 @@ func (a *attempt) run() (retry string) {
 	x := a.x
 	a.ctx, a.cancel = context.WithCancelCause(x.ctx)
 	a.says, a.result = failure, "failed" // if it panics
+	x.usage = openai.NoUsage
 	defer func() {
 		a.cancel(nil)
 		stopTimer(a.first)
@@ -238,6 +239,9 @@ func (a *attempt) run() (retry string) {
 		return a.broken("no_connection", err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode < 200 {
+		return a.broken("no_connection", fmt.Errorf("an answer with status %d", resp.StatusCode))
+	}
 	a.out.Status = resp.StatusCode
 	after, busy := busyAnswer(resp)
 	switch {

@@ -54,6 +54,7 @@ func TestFailover(t *testing.T) {
 		{"reset", func(w http.ResponseWriter, _ *http.Request) { hijack(w, "") }, true, "no_connection", "no_connection", open, false, true},
 		{"half a head", func(w http.ResponseWriter, _ *http.Request) { hijack(w, "HTTP/1.1 200 OK\r\nContent-Ty") }, true, "no_connection", "no_connection", open, false, true},
 		{"not HTTP", func(w http.ResponseWriter, _ *http.Request) { hijack(w, "hello\r\n\r\n") }, true, "no_connection", "no_connection", open, false, true},
+		{"no status", func(w http.ResponseWriter, _ *http.Request) { hijack(w, "HTTP/1.1 007 x\r\nContent-Length: 0\r\n\r\n") }, true, "no_connection", "no_connection", open, false, true},
 		{"a head and no body", func(w http.ResponseWriter, _ *http.Request) {
 			hijack(w, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
 		}, true, "cut", "cut", open, false, true},

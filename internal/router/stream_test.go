@@ -317,8 +317,10 @@ func TestMidStreamFailures(t *testing.T) {
 
 func TestCutAnswersThatAreNoStreamAreCutForTheClientToo(t *testing.T) {
 	for name, text := range map[string]string{
-		"length":  "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"id\":",
-		"chunked": "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n6\r\n{\"id\":\r\n",
+		"length":               "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"id\":",
+		"stream with a length": "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 1000\r\n\r\n" + recA,
+		"compressed stream":    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n6\r\n{\"id\":\r\n",
+		"chunked":              "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n6\r\n{\"id\":\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newMemory(t, "m")
@@ -333,7 +335,7 @@ func TestCutAnswersThatAreNoStreamAreCutForTheClientToo(t *testing.T) {
 				var body []byte
 				body, err = io.ReadAll(resp.Body)
 				resp.Body.Close()
-				if !bytes.HasPrefix([]byte(`{"id":`), body) {
+				if !bytes.HasPrefix([]byte(`{"id":`), body) && !bytes.HasPrefix([]byte(recA), body) {
 					t.Errorf("client got %q, want the beginning of what the worker sent", body)
 				}
 			}
@@ -447,5 +449,26 @@ func TestModelsHealthReady(t *testing.T) {
 	}
 	if err := b.r.Drain(context.Background()); err != nil {
 		t.Errorf("draining an idle router: %v", err)
+	}
+}
+
+// TestFaultsOfOurOwn has the fleet panic: the request is cut, everything is given back, and it is counted.
+func TestFaultsOfOurOwn(t *testing.T) {
+	f := newMemory(t, "m")
+	f.add("A", "http://[::1]:1")
+	b := start(t, f, nil)
+	f.mu.Lock()
+	f.urls["A"] = nil // the attempt's request cannot be made
+	f.mu.Unlock()
+	if resp, err := b.http.Post(b.url+chatPath, "application/json", strings.NewReader(good1)); err == nil {
+		resp.Body.Close()
+		t.Errorf("answered %s, want a cut connection", resp.Status)
+	}
+	b.settled()
+	if got := b.metric("kvroute_panics_total"); got != "1" {
+		t.Errorf("faults counted: %s, want 1", got)
+	}
+	if got := b.metric(`infera_requests_total{outcome="internal_error",router="mixed"}`); got != "1" {
+		t.Errorf("requests that ended in a fault: %s, want 1", got)
 	}
 }
