@@ -55,6 +55,7 @@ var layers = map[string]string{
 	"internal/tracestats":  "core",
 	"internal/prefixcache": "core",
 	"internal/arch":        "tests",
+	"traces":               "data",
 	"internal/testtraces":  "tests",
 	"internal/quality":     "tests",
 }
