@@ -102,7 +102,7 @@ command_of() {
 			--device cpu --dtype bfloat16 --load-format dummy --attention-backend torch_native --sampling-backend pytorch --grammar-backend none
 			--disable-overlap-schedule --skip-server-warmup --mem-fraction-static 0.3 --max-running-requests 16
 			--page-size "$size" --max-total-tokens $((size * blocks)) --context-length "${MAX_LEN:-2048}"
-			--enable-metrics --enable-cache-report --kv-events-config "{$publish}")
+			--tool-call-parser qwen25 --enable-metrics --enable-cache-report --kv-events-config "{$publish}")
 		return
 	fi
 	most=$(((blocks - 1) * size))
@@ -110,7 +110,7 @@ command_of() {
 	cmd=("$venv/bin/python" -m vllm.entrypoints.openai.api_server --model "$model" --served-model-name "${MODEL_NAME:-tiny}" --host 127.0.0.1 --port "$http"
 		--dtype bfloat16 --load-format dummy --enforce-eager --distributed-executor-backend uni --max-num-seqs 16
 		--block-size "$size" --num-gpu-blocks-override "$blocks" --max-model-len "${MAX_LEN:-$((most < 8192 ? most : 8192))}"
-		--enable-prefix-caching --enable-prompt-tokens-details --kv-events-config "{\"enable_kv_cache_events\":true,$publish}")
+		--enable-auto-tool-choice --tool-call-parser hermes --enable-prefix-caching --enable-prompt-tokens-details --kv-events-config "{\"enable_kv_cache_events\":true,$publish}")
 }
 
 state=${XDG_RUNTIME_DIR:-/tmp}/kvroute-engines-$(id -u)

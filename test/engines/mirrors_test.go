@@ -1,0 +1,184 @@
+//go:build engines
+
+package engines
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvroute/kvroute/internal/admin"
+	"github.com/kvroute/kvroute/internal/feed"
+	"github.com/kvroute/kvroute/internal/feed/zmq"
+	"github.com/kvroute/kvroute/internal/index"
+	"github.com/kvroute/kvroute/internal/kvevent"
+)
+
+// content folds all that an engine's replay socket still has into an empty index, and returns the hash of what is
+// in it then, and the number of the last batch.
+func content(t *testing.T, e *engine, rank int) (hash string, seq uint64) {
+	t.Helper()
+	tr, err := zmq.New(zmq.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := tr.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	x := index.New(e.block, index.Options{})
+	x.Join(0)
+	var d kvevent.Decoder
+	var b kvevent.Batch
+	m := kvevent.NewMapper(0, kvevent.Dialect(e.engine), kvevent.CopiesByDialect)
+	first := true
+	err = tr.Replay(t.Context(), fmt.Sprintf("tcp://127.0.0.1:%d", e.replay+rank), 0, 10*time.Second, func(msg feed.Message) error {
+		if first && msg.Seq > 1 {
+			t.Fatalf("%s: the replay begins with number %d", e.id, msg.Seq)
+		}
+		first, seq = false, msg.Seq
+		if err := d.Decode(msg.Payload, &b); err != nil {
+			return err
+		}
+		for _, op := range m.Map(&b) {
+			if _, err := x.Apply(op); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("%s: replay: %v", e.id, err)
+	}
+	return fmt.Sprintf("%016x", x.ContentHash(0)), seq
+}
+
+// testMirrors compares the router's mirrors with what the engines' replay sockets say.
+func testMirrors(t *testing.T, r *router, engines []*engine) {
+	t.Helper()
+	r.calm(t, 500*time.Millisecond)
+	for i, e := range engines {
+		want, seq := content(t, e, 0)
+		w := r.workers(t)[i]
+		if w.ContentHash != want || w.Trust != "trusted" || w.Stream.Sequence != nil && *w.Stream.Sequence != seq {
+			t.Errorf("%s: content %s up to number %s, trust %s (%s); the engine's replay gives %s up to %d", e.id, w.ContentHash, show(w.Stream.Sequence), w.Trust, w.TrustReason, want, seq)
+		}
+		t.Logf("%s: %d blocks, number %d, %d orphans, %d holes: equal to the replay: %v", e.id, w.BlockCount, seq, w.Orphans, w.Holes, w.ContentHash == want)
+	}
+}
+
+// testDeaths kills an engine, and then the router, in the midst of traffic.
+func testDeaths(t *testing.T, engines []*engine) {
+	snapshot := filepath.Join(t.TempDir(), "mirrors")
+	r := serve(t, engines, "--snapshot", snapshot, "--snapshot-interval", "1s", "--health-interval", "500ms")
+	t.Run("engine", func(t *testing.T) {
+		dead := engines[1]
+		g := newTraffic(dead.kind, 3)
+		var results []result
+		var wg sync.WaitGroup
+		wg.Go(func() { results = drive(t, r, g, 200, "die") })
+		// Amid traffic: when the engine has taken some of it.
+		r.await(t, "traffic", time.Minute, func() bool {
+			w := r.workers(t)[1]
+			return w.Stream.Batches > 15 && w.HeldRequests > 0
+		})
+		run(t, nil, "kill", dead.id)
+		wg.Wait()
+		cut, moved := 0, map[string]int{}
+		for _, res := range results {
+			moved[res.answer.worker]++
+			switch {
+			case res.leave > 0:
+			case res.cut:
+				cut++ // it had begun
+			case res.status != 200 || res.err != nil:
+				t.Errorf("%s: status %d, error %v: %s", res.id, res.status, res.err, res.text)
+			}
+		}
+		t.Logf("200 requests: %d were cut in the midst of their stream, none failed before; by worker %v", cut, moved)
+		dead.start(t)
+		r.await(t, "the engine's return", 2*time.Minute, func() bool {
+			w := r.workers(t)[1]
+			return w.Health == "healthy" && w.Trust == "trusted"
+		})
+		g = newTraffic(dead.kind, 4)
+		c := newTally()
+		for i, res := range drive(t, r, g, 60, "again") {
+			c.add(t, &res)
+			if i == 0 {
+				continue
+			}
+		}
+		t.Logf("afterwards: %v", c)
+		if r.workers(t)[1].Stream.Restarts == 0 {
+			t.Error("the restart was not noticed")
+		}
+		testMirrors(t, r, engines)
+	})
+	t.Run("router", func(t *testing.T) {
+		r.calm(t, 300*time.Millisecond)
+		time.Sleep(2500 * time.Millisecond) // two snapshots
+		before := r.workers(t)
+		r.kill(t)
+		r = serve(t, engines, "--snapshot", snapshot, "--snapshot-interval", "1s")
+		compare := func(what string) {
+			after := r.workers(t)
+			for i := range after {
+				if after[i].ContentHash != before[i].ContentHash || after[i].Trust != "trusted" {
+					t.Errorf("%s: %s has content %s, trust %s (%s); before it was %s", what, after[i].RouteKey, after[i].ContentHash, after[i].Trust, after[i].TrustReason, before[i].ContentHash)
+				}
+				t.Logf("%s: %s: %d blocks, %d batches replayed", what, after[i].RouteKey, after[i].BlockCount, after[i].Stream.Replayed)
+			}
+		}
+		compare("with a snapshot")
+		if !slices.ContainsFunc(r.workers(t), func(w admin.Worker) bool { return w.Stream.Replayed <= 1 }) {
+			t.Error("the snapshot spared no replay")
+		}
+		r.kill(t)
+		r = serve(t, engines)
+		compare("without one")
+		testMirrors(t, r, engines)
+	})
+}
+
+// testRoundRobin sends equal traffic to fresh caches under two policies.
+func testRoundRobin(t *testing.T, engines []*engine) {
+	type row struct {
+		share    float64
+		p50, p90 time.Duration
+	}
+	measure := func(policy string) row {
+		for _, e := range engines {
+			e.forget(t)
+		}
+		r := serve(t, engines, "--router-policy", policy)
+		defer r.stop(t)
+		g := newTraffic(engines[0].kind, 5)
+		results := drive(t, r, g, 300, policy)
+		var cached, prompt int64
+		var first []time.Duration
+		for _, res := range results {
+			if res.leave > 0 || res.status != 200 || res.err != nil {
+				continue
+			}
+			cached += res.answer.cached
+			prompt += res.answer.prompt
+			if res.body["stream"] == true {
+				first = append(first, res.ttft)
+			}
+		}
+		slices.Sort(first)
+		return row{100 * float64(cached) / float64(prompt), first[len(first)/2], first[len(first)*9/10]}
+	}
+	other, ours := measure("round-robin"), measure("least-work")
+	for name, w := range map[string]row{"round-robin": other, "least-work": ours} {
+		t.Logf("%-12s cached %5.1f %% of prompt tokens, TTFT p50 %4d ms, p90 %4d ms", name, w.share, w.p50.Milliseconds(), w.p90.Milliseconds())
+	}
+	if ours.share <= other.share {
+		t.Errorf("least-work finds %.1f %% cached, round robin %.1f %%", ours.share, other.share)
+	}
+}
