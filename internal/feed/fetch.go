@@ -13,12 +13,11 @@ type fetch struct {
 	at      time.Time // not before
 	because string
 
-	running bool
-	whole   bool   // asked from 0, not from the last batch on
-	first   bool   // nothing came yet
-	got     uint64 // batches applied
-	guess   bool   // it began with number 1, which the engine may or may not count from
-	hole    uint64 // number that was missing inside the replay before; 0: none
+	whole bool   // asked from 0, not from the last batch on
+	first bool   // nothing came yet
+	got   uint64 // batches applied
+	guess bool   // it began with number 1, which the engine may or may not count from
+	hole  uint64 // number that was missing inside the replay before; 0: none
 
 	attempts int
 	failed   string // why the last one failed; empty: it did not
@@ -140,7 +139,7 @@ func (t *Tracker) Want(now time.Time) (start uint64, ok bool) {
 	if f.due == nothing || now.Before(f.at) {
 		return 0, false
 	}
-	f.running, f.first, f.got, f.guess = true, true, 0, false
+	f.first, f.got, f.guess = true, 0, false
 	f.lookAt = time.Time{}
 	f.whole = !t.has || f.force || f.due == check && f.heal
 	if f.whole {
@@ -234,7 +233,6 @@ func (t *Tracker) nextReplayed(m Mark) (s Step, err error) {
 // Fetched ends a replay: err is nil if its end marker came.
 func (t *Tracker) Fetched(now time.Time, err error) (s Step) {
 	f := &t.fetch
-	f.running = false
 	t.lastMessage = now
 	wasCheck := f.due == check
 	if wasCheck && f.got > 0 {

@@ -77,6 +77,8 @@ type Stream struct {
 	done   chan struct{}
 	err    error // why it ended; set before done is closed
 
+	fetching bool // a replay runs; of the stream's goroutine
+
 	mu sync.Mutex // held while a batch is applied; guards t, and calls of sink and decode
 	t  *Tracker
 
@@ -164,14 +166,19 @@ func (s *Stream) do(f func(time.Time)) {
 	}
 }
 
-// locked calls f, and what was handed over by do, under s.mu, and publishes what came of it.
+// locked calls f, and what was handed over by do, under s.mu, and publishes what came of it. What was
+// handed over waits for a replay to end, which it could not ask for otherwise.
 func (s *Stream) locked(f func(now time.Time)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	s.pub.Lock()
-	work, serve := s.work, s.serve
-	s.work, s.serve = nil, 0
+	var work []func(time.Time)
+	var serve int
+	if !s.fetching {
+		work, serve = s.work, s.serve
+		s.work, s.serve = nil, 0
+	}
 	s.pub.Unlock()
 	if serve > 0 {
 		s.t.Served(now, serve)
@@ -330,6 +337,7 @@ func (s *Stream) apply(now time.Time, m *Message, replayed bool) {
 
 // fetch makes one replay, and applies what it brings while it runs.
 func (s *Stream) fetch(ctx context.Context, start uint64) {
+	s.fetching = true
 	err := s.cfg.Limit.enter(ctx)
 	if err == nil {
 		err = s.via.Replay(ctx, s.cfg.Replay, start, s.cfg.Quiet, func(m Message) (err error) {
@@ -348,4 +356,5 @@ func (s *Stream) fetch(ctx context.Context, start uint64) {
 	if ctx.Err() == nil {
 		s.locked(func(now time.Time) { s.clear(s.t.Fetched(now, err)) })
 	}
+	s.fetching = false
 }

@@ -215,6 +215,15 @@ func TestFollow(t *testing.T) {
 		f.Restart("because")
 		time.Sleep(2 * time.Second)
 		is(Trusted, true)
+		w.live <- Message{Event: Connected}
+		is(Resync, true)
+		before := f.State().Replayed
+		f.Restart("in the middle of a replay")
+		time.Sleep(5 * time.Second)
+		is(Trusted, true)
+		if n := f.State().Replayed - before; n < uint64(len(w.engine.buffer)) {
+			t.Errorf("%d batches were replayed, want all %d: the restart was forgotten", n, len(w.engine.buffer))
+		}
 		f.Drift("far apart")
 		is(Diverged, true)
 		f.Drift("")
