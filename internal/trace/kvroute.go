@@ -24,6 +24,7 @@ const (
 type kvReader struct {
 	base
 	size   int
+	router bool // the file is a router's recording
 	s      scan
 	f      Forest // blocks by number since the last reset
 	blocks []block.Hash
@@ -54,6 +55,9 @@ func (r *kvReader) heading(asked int) error {
 			v, ok = s.name()
 		case "block_size":
 			size, ok = s.integer()
+		case "recording":
+			r.router = true
+			ok = s.skip()
 		default:
 			ok = s.skip()
 		}
@@ -126,7 +130,7 @@ func (r *kvReader) kind(line []byte) (string, error) {
 	s := &r.s
 	s.reset(line)
 	if !s.open('{') {
-		return "", r.failScan(s)
+		return "", r.failLine(s)
 	}
 	kind := typeRequest
 	for first := true; ; {
@@ -140,13 +144,22 @@ func (r *kvReader) kind(line []byte) (string, error) {
 			ok = s.skip()
 		}
 		if !ok {
-			return "", r.failScan(s)
+			return "", r.failLine(s)
 		}
 	}
 	if !s.end() {
-		return "", r.failScan(s)
+		return "", r.failLine(s)
 	}
 	return kind, nil
+}
+
+// failLine is failScan with what to do about a recording that was not closed.
+func (r *kvReader) failLine(s *scan) *Error {
+	e := r.failScan(s)
+	if e.Damaged && r.router {
+		e.Hint = "the router was killed, or still writes: leave the last line out, as head -n -1 does"
+	}
+	return e
 }
 
 // record reads one line into rec.
