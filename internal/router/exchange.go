@@ -200,7 +200,9 @@ func (x *exchange) refuse(o outcome, e *openai.Error) {
 		x.err = errors.New(e.Message)
 	}
 	x.extendWrite()
-	if err := writeError(x.w, e); err != nil {
+	n, err := writeError(x.w, e)
+	x.out += int64(n)
+	if err != nil {
 		x.err = errors.Join(x.err, fmt.Errorf("writing the error: %w", err))
 	}
 }

@@ -170,16 +170,15 @@ func (r *Router) refuse(w http.ResponseWriter, req *http.Request, e *openai.Erro
 	id := requestID(req)
 	w.Header().Set(requestIDHeader, id)
 	r.m.unusable.WithLabelValues(e.Code).Inc()
-	if err := writeError(w, e); err != nil {
+	if _, err := writeError(w, e); err != nil {
 		r.cfg.Log.Debug("writing an error", "request_id", id, "err", err)
 	}
 }
 
-func writeError(w http.ResponseWriter, e *openai.Error) error {
+func writeError(w http.ResponseWriter, e *openai.Error) (int, error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(e.Status)
-	_, err := w.Write(append(e.Body(), '\n'))
-	return err
+	return w.Write(append(e.Body(), '\n'))
 }
 
 func (r *Router) writeJSON(w http.ResponseWriter, status int, v any) {
