@@ -33,11 +33,12 @@ type Pool struct {
 	turn sync.Mutex
 	mu   sync.Mutex
 
-	size   int
-	index  *index.Index
-	ledger *load.Ledger
-	scorer *score.Scorer
-	rec    Recorder
+	size    int
+	index   *index.Index
+	ledger  *load.Ledger
+	scorer  *score.Scorer
+	rec     Recorder
+	watches watches
 
 	slots   []slot            // by target.ID
 	free    []target.ID       // forgotten IDs, to be used again
@@ -63,15 +64,13 @@ func New(cfg Config) (*Pool, error) {
 	if cfg.BlockSize < 1 {
 		return nil, fmt.Errorf("block size %d: must be at least 1", cfg.BlockSize)
 	}
-	p := &Pool{size: cfg.BlockSize, ledger: load.New(), rec: cfg.Recorder}
+	p := &Pool{size: cfg.BlockSize, ledger: load.New(), rec: cfg.Recorder, watches: watches{rec: cfg.Recorder, by: map[watched][]*Watch{}}}
 	opt := cfg.Index
 	opt.Yield = func() {
 		p.mu.Unlock() // lets picks in
 		p.mu.Lock()
 	}
-	if p.rec != nil {
-		opt.Observer = p.rec
-	}
+	opt.Observer = &p.watches
 	p.index = index.New(cfg.BlockSize, opt)
 	s, err := score.New(cfg.Score, p.index, p.ledger)
 	if err != nil {
@@ -237,38 +236,33 @@ func cut(op index.Op, size int) (head, rest index.Op, more bool) {
 }
 
 // Pick chooses among the present targets of req's role that skip does not name, and books the request
-// there, in one step. dec is overwritten. removed is the number of blocks that the chosen target's mirror
-// had lost so far; see Removed. The error is score.ErrNoCandidates where no target is left.
-func (p *Pool) Pick(req *score.Request, skip func(*score.Candidate) bool, dec *score.Decision) (removed int, err error) {
-	removed, guess, err := p.pick(req, skip, dec)
+// there, in one step. dec is overwritten. w, if not nil, watches the prefix counted on, until Unwatch. The
+// error is score.ErrNoCandidates where no target is left.
+func (p *Pool) Pick(req *score.Request, skip func(*score.Candidate) bool, dec *score.Decision, w *Watch) error {
+	guess, err := p.pick(req, skip, dec, w)
 	if err != nil || !guess {
-		return removed, err
+		return err
 	}
-	return removed, p.remember(&dec.PickedTerms().Candidate, req)
+	return p.remember(&dec.PickedTerms().Candidate, req)
 }
 
-func (p *Pool) pick(req *score.Request, skip func(*score.Candidate) bool, dec *score.Decision) (removed int, guess bool, err error) {
+func (p *Pool) pick(req *score.Request, skip func(*score.Candidate) bool, dec *score.Decision, w *Watch) (guess bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	cands := p.candidates(req, skip)
 	if err := p.scorer.Pick(req, cands, dec); err != nil {
-		return 0, false, err
+		return false, err
 	}
-	id := dec.PickedTerms().Candidate.Target
-	s := &p.slots[id]
+	t := dec.PickedTerms()
+	s := &p.slots[t.Candidate.Target]
 	s.held++
 	if p.rec != nil {
 		p.rec.Pick(req, cands, dec)
 	}
-	return p.index.Stats(id).Totals.Removed, s.approx != nil, nil
-}
-
-// Removed is the number of blocks that a target's mirror has lost since the target joined. If it is what
-// Pick returned, nothing went in between.
-func (p *Pool) Removed(id target.ID) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.index.Stats(id).Totals.Removed
+	if w != nil {
+		p.watches.add(w, req, t)
+	}
+	return s.approx != nil, nil
 }
 
 // Look is what a target's mirror and account hold now.

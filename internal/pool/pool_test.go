@@ -65,7 +65,7 @@ func TestPickFollowsTheMirror(t *testing.T) {
 		t.Fatalf("Apply = %+v, %v; want 8 stored", r, err)
 	}
 	var d score.Decision
-	if _, err := p.Pick(request(c), nil, &d); err != nil || d.PickedTerms().Candidate.Target != b || d.PickedTerms().Hits != 8 {
+	if err := p.Pick(request(c), nil, &d, nil); err != nil || d.PickedTerms().Candidate.Target != b || d.PickedTerms().Hits != 8 {
 		t.Fatalf("picked %+v, %v; want b with 8 hits", d.PickedTerms(), err)
 	}
 	if _, ld := p.Look(b); ld.HeldRequests != 1 {
@@ -74,10 +74,10 @@ func TestPickFollowsTheMirror(t *testing.T) {
 	if !p.Release(d.Handle, 2, 5) || p.Release(d.Handle, 3, 5) {
 		t.Error("a reservation must be released exactly once")
 	}
-	if _, err := p.Pick(request(c), func(c *score.Candidate) bool { return c.Target == b }, &d); err != nil || d.PickedTerms().Candidate.Target != a {
+	if err := p.Pick(request(c), func(c *score.Candidate) bool { return c.Target == b }, &d, nil); err != nil || d.PickedTerms().Candidate.Target != a {
 		t.Errorf("with b left out: picked %+v, %v; want a", d.PickedTerms(), err)
 	}
-	if _, err := p.Pick(request(c), func(*score.Candidate) bool { return true }, &d); !errors.Is(err, score.ErrNoCandidates) {
+	if err := p.Pick(request(c), func(*score.Candidate) bool { return true }, &d, nil); !errors.Is(err, score.ErrNoCandidates) {
 		t.Errorf("all left out: %v, want ErrNoCandidates", err)
 	}
 }
@@ -92,7 +92,7 @@ func TestLateReleaseAfterReturn(t *testing.T) {
 		t.Fatal(err)
 	}
 	var d score.Decision
-	if _, err := p.Pick(request(c), nil, &d); err != nil {
+	if err := p.Pick(request(c), nil, &d, nil); err != nil {
 		t.Fatal(err)
 	}
 	p.Leave(old)
@@ -101,7 +101,7 @@ func TestLateReleaseAfterReturn(t *testing.T) {
 		t.Fatal("the ID was given away while a request was in flight")
 	}
 	var d2 score.Decision
-	if _, err := p.Pick(request(c), nil, &d2); err != nil || d2.PickedTerms().Hits != 0 {
+	if err := p.Pick(request(c), nil, &d2, nil); err != nil || d2.PickedTerms().Hits != 0 {
 		t.Errorf("the new life has %d hits (%v), want 0", d2.PickedTerms().Hits, err)
 	}
 	if !p.Release(d.Handle, 5, 1) {
@@ -176,7 +176,7 @@ func TestGuessAgainstNaive(t *testing.T) {
 		req := request(c)
 		req.At = now
 		var d score.Decision
-		if _, err := p.Pick(req, nil, &d); err != nil {
+		if err := p.Pick(req, nil, &d, nil); err != nil {
 			t.Fatal(err)
 		}
 		if got := int(d.PickedTerms().Hits); got != want {
@@ -262,7 +262,7 @@ func TestManyAtOnce(t *testing.T) {
 			rng := rand.New(rand.NewPCG(4, uint64(w)))
 			var d score.Decision
 			for range 300 {
-				if _, err := p.Pick(request(chain(rng.IntN(5)*1000, 1+rng.IntN(40))), nil, &d); err != nil {
+				if err := p.Pick(request(chain(rng.IntN(5)*1000, 1+rng.IntN(40))), nil, &d, nil); err != nil {
 					t.Error(err)
 					continue
 				}

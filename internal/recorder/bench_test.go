@@ -73,7 +73,7 @@ func BenchmarkRequest(b *testing.B) {
 				for i := range b.N {
 					req := reqs[i%len(reqs)]
 					req.At = int64(i) * 1e6
-					if _, err := p.Pick(req, nil, &dec); err != nil {
+					if err := p.Pick(req, nil, &dec, nil); err != nil {
 						b.Fatal(err)
 					}
 					t := dec.PickedTerms().Candidate.Target

@@ -108,14 +108,14 @@ func makeBundled(t *testing.T) []byte {
 			InputTokens: q.Input, TokensExact: true, N: 1, Session: w.Sessions[q.Session],
 		}
 		var dec score.Decision
-		if _, err := p.Pick(req, nil, &dec); err != nil {
+		if err := p.Pick(req, nil, &dec, nil); err != nil {
 			t.Fatal(err)
 		}
 		if i == 90 { // fails before the first byte
 			bad := dec.PickedTerms().Candidate.Target
 			p.Unbind(dec.Handle)
 			p.Release(dec.Handle, at+1e6, -1)
-			if _, err := p.Pick(req, func(c *score.Candidate) bool { return c.Target == bad }, &dec); err != nil {
+			if err := p.Pick(req, func(c *score.Candidate) bool { return c.Target == bad }, &dec, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

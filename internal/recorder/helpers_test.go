@@ -242,7 +242,7 @@ func (w *world) client(rng *rand.Rand, later func(func())) {
 	for try := 0; try < 3; try++ {
 		var dec score.Decision
 		left := func(c *score.Candidate) bool { return slices.Contains(skip, c.Target) }
-		_, err := w.pool.Pick(req, left, &dec)
+		err := w.pool.Pick(req, left, &dec, nil)
 		if errors.Is(err, score.ErrNoCandidates) {
 			return
 		}
