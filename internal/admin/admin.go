@@ -98,12 +98,13 @@ type Parity struct {
 
 // Prediction compares predicted cached tokens with those the engine reported.
 type Prediction struct {
-	Compared  uint64 `json:"compared"`
-	Differing uint64 `json:"differing"`
-	Overtaken uint64 `json:"overtaken"`
-	Predicted int64  `json:"predicted_tokens"`
-	Reported  int64  `json:"reported_tokens"`
-	Diverged  bool   `json:"diverged"`
+	Compared     uint64 `json:"compared"`
+	Differing    uint64 `json:"differing"`
+	Overtaken    uint64 `json:"overtaken"`
+	Incomparable uint64 `json:"incomparable"`
+	Predicted    int64  `json:"predicted_tokens"`
+	Reported     int64  `json:"reported_tokens"`
+	Diverged     bool   `json:"diverged"`
 }
 
 // optional is nil for what is not known.

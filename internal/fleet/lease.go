@@ -51,22 +51,35 @@ type prediction struct {
 	tokens  int64        // predicted cached tokens
 	chain   []block.Hash // of the request, as its target hashes it
 	hits    int
-	removed int // blocks the mirror had lost in all when the pick was made
+	watch   pool.Watch // of the last block counted on
+	useful  int        // blocks of the chain that can be cached: the last token is always computed
 	clean   bool
 	why     string // why the engine may rightly say otherwise
+	unlike  string // why what the engine reports is not what was predicted; "": it is
 	waiting bool   // no first token yet
 }
 
+// next is the block whose being cached would make the prediction too small.
+func (p *prediction) next() (h block.Hash, ok bool) {
+	if p.hits >= p.useful {
+		return 0, false
+	}
+	return p.chain[p.hits], true
+}
+
+// computes says whether the request behind o will store block h, which is the one after i others.
+func (p *prediction) computes(i int, h block.Hash) bool { return i < len(p.chain) && p.chain[i] == h }
+
 // Why a prediction may be overtaken by what happens between the pick and the prefill.
 const (
-	overtakenByEviction = "eviction"  // the mirror lost blocks in between
+	overtakenByEviction = "eviction"  // the mirror lost the end of the prefix in between
 	overtakenByInFlight = "in flight" // another request was computing the next block
 	overtakenUnexact    = "not exact" // the prompt or the mirror is estimated
 )
 
 // predict notes what was predicted for a request and who else is under way on the target.
-func (g *tgt) predict(p *prediction, t *ticket, term *score.Terms, removed int) {
-	*p = prediction{tokens: term.HitTokens, hits: int(term.Hits), removed: removed, clean: true, waiting: true}
+func (g *tgt) predict(p *prediction, t *ticket, term *score.Terms) {
+	p.tokens, p.hits, p.clean, p.waiting = term.HitTokens, int(term.Hits), true, true
 	v := term.Candidate.Variant
 	p.chain = t.req.Blocks
 	if v > 0 && v <= len(t.req.Variants) {
@@ -75,18 +88,30 @@ func (g *tgt) predict(p *prediction, t *ticket, term *score.Terms, removed int) 
 	if !t.exact || term.Candidate.Doubt != "" || term.Candidate.BlockSize == 0 {
 		p.clean, p.why = false, overtakenUnexact
 	}
+	p.useful = min(len(p.chain), int((t.length(v)-1)/int64(max(t.req.BlockSize, 1))))
+	p.unlike = g.worker.countsOtherwise(&t.req, v)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	// Either of two may reach the engine first.
 	for o := range g.pending {
-		if p.hits < len(p.chain) && p.hits < len(o.chain) && o.chain[p.hits] == p.chain[p.hits] {
-			p.clean, p.why = false, overtakenByInFlight
+		if h, ok := p.next(); ok && o.computes(p.hits, h) {
+			p.inFlight()
+		}
+		if h, ok := o.next(); ok && p.computes(o.hits, h) {
+			o.inFlight()
 		}
 	}
 	g.pending[p] = struct{}{}
 }
 
+func (p *prediction) inFlight() {
+	if p.clean {
+		p.clean, p.why = false, overtakenByInFlight
+	}
+}
+
 // prefilled tells that the target computed a request: what it finds cached is settled.
-func (g *tgt) prefilled(p *prediction, removals *pool.Pool) {
+func (g *tgt) prefilled(p *prediction, from *pool.Pool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !p.waiting {
@@ -94,7 +119,7 @@ func (g *tgt) prefilled(p *prediction, removals *pool.Pool) {
 	}
 	p.waiting = false
 	delete(g.pending, p)
-	if p.clean && removals.Removed(g.id) != p.removed {
+	if from.Unwatch(&p.watch) && p.clean {
 		p.clean, p.why = false, overtakenByEviction
 	}
 }
@@ -117,6 +142,7 @@ type drift struct {
 	reported  int64
 	compared  uint64
 	overtaken uint64
+	unlike    uint64
 	differing uint64
 }
 

@@ -52,7 +52,7 @@ func newCounters(reg prometheus.Registerer) *counters {
 			Name: "kvroute_tokenize_seconds", Help: "Time to make tokens and block hashes of a request.", Buckets: prometheus.ExponentialBuckets(16e-6, 4, 10),
 		}),
 		promptTokens:    vec("kvroute_prompt_tokens_total", "Prompt tokens, by where they came from: encoded, reused (from the router's caches), estimated.", "model", "origin"),
-		predictions:     vec("kvroute_predictions_total", "Predicted cached tokens against those the engine reported: equal, differing, overtaken (by what happened in between), unreported.", "worker_id", "outcome"),
+		predictions:     vec("kvroute_predictions_total", "Predicted cached tokens against those the engine reported: equal, differing, overtaken (by what happened in between), incomparable (the engine reports something else), unreported.", "worker_id", "outcome"),
 		predictedTokens: vec("kvroute_predicted_cached_tokens_total", "Cached tokens predicted, of requests whose engine reported them.", "worker_id"),
 		reportedTokens:  vec("kvroute_reported_cached_tokens_total", "Cached tokens that engines reported.", "worker_id"),
 	}

@@ -71,6 +71,19 @@ func (t *ticket) prepare(ctx context.Context, adapter string) {
 	t.f.count.tokenizeSeconds.Observe(time.Since(began).Seconds())
 }
 
+// length is the number of tokens of the first prompt of a variant, as far as it is known.
+func (t *ticket) length(variant int) int64 {
+	lengths, tokens := t.req.Lengths, t.req.InputTokens
+	if variant > 0 && variant <= len(t.req.Variants) {
+		v := &t.req.Variants[variant-1]
+		lengths, tokens = v.Lengths, v.InputTokens
+	}
+	if len(lengths) > 0 {
+		return lengths[0]
+	}
+	return tokens
+}
+
 // variantOf turns a tokenization into what the scorer takes.
 func variantOf(res *tokenize.Result) score.Variant {
 	v := score.Variant{InputTokens: res.Tokens, TokensExact: res.Exact, Unhashable: res.Unhashable}
@@ -89,7 +102,7 @@ func variantOf(res *tokenize.Result) score.Variant {
 // Pick implements router.Ticket.
 func (t *ticket) Pick(skip func(worker string) bool) (router.Lease, error) {
 	l := &lease{t: t}
-	removed, err := t.m.pool.Pick(&t.req, t.m.skipper(skip), &l.dec)
+	err := t.m.pool.Pick(&t.req, t.m.skipper(skip), &l.dec, &l.before.watch)
 	if errors.Is(err, score.ErrNoCandidates) {
 		return nil, fmt.Errorf("%w: model %q: %s", router.ErrNoWorker, t.m.name, t.m.whyNone(skip))
 	}
@@ -99,11 +112,12 @@ func (t *ticket) Pick(skip func(worker string) bool) (router.Lease, error) {
 	term := l.dec.PickedTerms()
 	tg := t.m.target(term.Candidate.Target)
 	if tg == nil { // it left between the pick and here: its reservation must not stay
+		t.m.pool.Unwatch(&l.before.watch)
 		t.m.pool.Release(l.dec.Handle, time.Now().UnixNano(), -1)
 		return nil, fmt.Errorf("%w: model %q: %s has just left", router.ErrNoWorker, t.m.name, term.Candidate.Key)
 	}
 	l.target = tg
-	tg.predict(&l.before, t, term, removed)
+	tg.predict(&l.before, t, term)
 	t.f.logPick(&t.req, &l.dec)
 	t.f.count.picked(t.m.name, &l.dec)
 	return l, nil

@@ -54,12 +54,13 @@ type TargetState struct {
 
 // PredictionState compares predicted cached tokens with those the engine reported.
 type PredictionState struct {
-	Compared  uint64 // answers whose prediction nothing overtook
-	Differing uint64 // of those, not equal
-	Overtaken uint64
-	Predicted int64 // cached tokens over all compared
-	Reported  int64
-	Diverged  bool
+	Compared     uint64 // answers whose prediction nothing overtook
+	Differing    uint64 // of those, not equal
+	Overtaken    uint64
+	Incomparable uint64 // the engine reports something else
+	Predicted    int64  // cached tokens over all compared
+	Reported     int64
+	Diverged     bool
 }
 
 // ParityState is what comparing our tokens with the engine's gave.
@@ -107,7 +108,7 @@ func (w *worker) states() []TargetState {
 		g.mu.Lock()
 		d := &g.drift
 		s.Predictions = PredictionState{
-			Compared: d.compared, Differing: d.differing, Overtaken: d.overtaken, Predicted: d.predicted, Reported: d.reported, Diverged: d.diverged,
+			Compared: d.compared, Differing: d.differing, Overtaken: d.overtaken, Incomparable: d.unlike, Predicted: d.predicted, Reported: d.reported, Diverged: d.diverged,
 		}
 		g.mu.Unlock()
 		list = append(list, s)

@@ -176,7 +176,10 @@ func (g *tgt) ended(l *lease, o router.Outcome) {
 	}
 	equal := g.worker.sameTokens(p.tokens, o.CachedTokens, g.f.cfg.BlockSize)
 	outcome := "equal"
+	why := p.why
 	switch {
+	case p.unlike != "":
+		outcome, why = "incomparable", p.unlike
 	case !p.clean:
 		outcome = "overtaken"
 	case !equal:
@@ -185,15 +188,20 @@ func (g *tgt) ended(l *lease, o router.Outcome) {
 	g.f.count.predictions.WithLabelValues(g.key, outcome).Inc()
 	g.f.count.predictedTokens.WithLabelValues(g.key).Add(float64(p.tokens))
 	g.f.count.reportedTokens.WithLabelValues(g.key).Add(float64(o.CachedTokens))
-	g.f.log.Debug("cached tokens", "request_id", l.dec.RequestID, "worker", g.key, "predicted", p.tokens, "reported", o.CachedTokens, "outcome", outcome, "why", p.why)
+	g.f.log.Debug("cached tokens", "request_id", l.dec.RequestID, "worker", g.key, "predicted", p.tokens, "reported", o.CachedTokens, "outcome", outcome, "why", why)
 	g.mu.Lock()
+	if p.unlike != "" {
+		g.drift.unlike++
+		g.mu.Unlock()
+		return
+	}
 	changed := g.drift.note(p.tokens, o.CachedTokens, p.clean, equal)
 	diverged, bad, n := g.drift.diverged, g.drift.bad, g.drift.n
 	g.mu.Unlock()
 	if !changed || g.stream == nil {
 		return
 	}
-	why := ""
+	why = ""
 	if diverged {
 		why = fmt.Sprintf("cached tokens differ from the prediction in %d of the last %d answers", bad, n)
 		g.f.log.Warn("predictions and the engine's reports drift apart", "worker", g.key, "differing", bad, "of", n)

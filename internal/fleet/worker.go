@@ -337,6 +337,23 @@ func (w *worker) sameTokens(predicted, reported int64, size int) bool {
 	return predicted == reported
 }
 
+// countsOtherwise says why the cached tokens that the engine reports for a request are not those of all its
+// prompts: vLLM reports one prompt of a batch and one sample of several, which finds what the first has just
+// stored; SGLang computes the prompt of several samples once ahead of them. "": they are.
+func (w *worker) countsOtherwise(req *score.Request, variant int) string {
+	batch := len(req.More) > 0
+	if variant > 0 && variant <= len(req.Variants) {
+		batch = len(req.Variants[variant-1].More) > 0
+	}
+	switch {
+	case req.N > 1:
+		return "several samples"
+	case batch && w.engine() != "sglang":
+		return "batch"
+	}
+	return ""
+}
+
 // entry is a served model as the worker lists it.
 type entry = struct {
 	ID  string
