@@ -30,7 +30,8 @@ type Options struct {
 	// MaxPending is the memory in bytes for calls that wait to be written; 0: 64 MiB. Beyond it the
 	// recording ends. As much again may be being written.
 	MaxPending int
-	// OnStop is called once, by the Recorder's goroutine, if the recording ends before Close; nil: nobody.
+	// OnStop is called once, by the Recorder's goroutine, if the recording ends early; it must not call
+	// Close. nil: nobody.
 	OnStop func(error)
 	// Blocks is the greatest number of blocks numbered at once; 0: 2^20. See record.Encoder.
 	Blocks int
