@@ -9,6 +9,7 @@ VERSION  ?=
 LDFLAGS  := -s -w -X $(PKG).linkCommit=$(COMMIT) -X $(PKG).linkVersion=$(VERSION)
 BUILD    := go build -ldflags "$(LDFLAGS)"
 FUZZTIME ?= 10s
+FOR      ?= 30s
 RACE     ?= ./...
 BENCH    ?= .
 COUNT    ?= 10
@@ -23,7 +24,7 @@ MISSPELL    := go run github.com/golangci/misspell/cmd/misspell@v0.8.0
 BENCHSTAT   := go run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 .DEFAULT_GOAL := help
-.PHONY: help setup toolchain native parity build build-nocgo test test-all race lint fuzz golden quality bench bench-compare cover man demo clean
+.PHONY: help setup toolchain native parity build build-nocgo test test-all race lint fuzz golden quality bench bench-compare cover man demo demo-sim clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
@@ -82,7 +83,10 @@ cover: setup ## test coverage, by function and in build/cover.html
 man: build ## write the man pages to man/
 	bin/kvroute man --dir man
 
-demo: build ## sweep overlap weights over a bundled real trace, print the comparison, plot it in demo-out/
+demo: build ## engines, router and traffic in one process, beside round robin, for FOR (30s; 0s: until ^C)
+	@bin/kvroute demo --for $(FOR)
+
+demo-sim: build ## sweep overlap weights over a bundled real trace, print the comparison, plot it in demo-out/
 	@mkdir -p demo-out; for e in serial batch; do printf '\n== %s engine: %s --engine %s\n\n' $$e '$(DEMO)' $$e; \
 		$(DEMO) --engine $$e --plot demo-out/$$e.svg --plot demo-out/$$e.html; done; printf '\nplots: '; ls demo-out/*
 

@@ -138,6 +138,9 @@ func TestManPages(t *testing.T) {
 	}
 }
 
+// endless are commands that run until they are told to end; of their examples only the flags are tried.
+var endless = map[string]bool{"serve": true, "engine": true}
+
 // TestExamples runs every example of every help page, as a shell would.
 func TestExamples(t *testing.T) {
 	ran := 0
@@ -153,6 +156,9 @@ func TestExamples(t *testing.T) {
 				continue
 			}
 			ran++
+			if len(words) > 0 && endless[words[0]] {
+				line += " --help"
+			}
 			t.Run(fileName(words)+"/"+line, func(t *testing.T) { shell(t, line) })
 		}
 	}
