@@ -52,7 +52,7 @@ func TestSequentialPredictionsAreExact(t *testing.T) {
 				if rng.IntN(8) == 0 {
 					c.N = 2
 				}
-				s.settleTrust()
+				s.settle()
 				status, body, err := s.post(context.Background(), "/v1/chat/completions", c)
 				if err != nil || status != 200 {
 					t.Fatalf("request %d: status %d, %v: %s", i, status, err, body)
@@ -66,16 +66,15 @@ func TestSequentialPredictionsAreExact(t *testing.T) {
 				all.Overtaken += p.Overtaken
 				all.Predicted += p.Predicted
 				all.Reported += p.Reported
+				all.Incomparable += p.Incomparable
 			}
-			if all.Differing > 0 || all.Compared < uint64(n)*9/10 || all.Reported == 0 || all.Predicted != all.Reported {
-				t.Errorf("predictions: %+v; want at least %d compared, all equal, and hits among them", all, n*9/10)
+			// Requests for two samples cannot be compared; vLLM 0.23 does not report that nothing was cached.
+			if all.Differing > 0 || all.Overtaken > 0 || all.Compared < uint64(n)*7/10 || all.Reported == 0 || all.Predicted != all.Reported {
+				t.Errorf("predictions: %+v; want at least %d compared, all equal, and hits among them", all, n*7/10)
 			}
 		})
 	}
 }
-
-// settleTrust waits until all streams are trusted and have brought what the engines hold.
-func (s *stand) settleTrust() { s.settle() }
 
 // TestRecordedRunIsReplayed is the project's central claim: what a live router decided, with concurrent
 // clients, aborts, retries, an engine that dies and comes back, and lost events, is decided again from the
@@ -276,7 +275,7 @@ func TestReturnOfAnotherWorker(t *testing.T) {
 	}
 }
 
-// TestUsageIsTheLast: what predictions are held against is the last usage of a stream.
+// TestStreamUsage: predictions are held against the usage that ends a stream.
 func TestStreamUsage(t *testing.T) {
 	s := newStand(t, options{engines: []fakeengine.Config{vllm(500)}})
 	c := conversation(rand.New(rand.NewPCG(6, 6)))
