@@ -34,7 +34,10 @@ func (a *app) dryRun(ctx context.Context, f *serveFlags, toks func(model string)
 		return usage("bad certificates", "--worker-ca", err.Error(), "")
 	}
 	client := &http.Client{Transport: roundTripper{conn}}
-	table := grid{rows: [][]string{{"worker", "engine", "version", "model", "tokenizer", "ranks", "block size", "events", "replay", "caches"}}}
+	table := grid{
+		head:  []string{"worker", "engine", "version", "model", "tokenizer", "ranks", "block size", "events", "replay", "caches"},
+		right: []bool{5: true, 6: true},
+	}
 	var notes []string
 	down := 0
 	for _, s := range specs {

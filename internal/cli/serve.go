@@ -66,7 +66,8 @@ func (a *app) newServe() *cobra.Command {
 		Short: "Route live requests to the workers that already hold their prompt's KV cache",
 		Long: `Answers the OpenAI API in front of vLLM, SGLang, ATOM and TensorRT-LLM workers.
 It follows the workers' KV cache events, tokenizes every prompt as its engine
-does, and sends it where the least work is left. Bytes pass untouched both ways.
+does, and sends it where the least work is left. Bytes pass untouched both
+ways.
 
 GET /ready says when all that the workers hold is known, GET /metrics how it
 goes, GET /v1/admin/workers what is believed of each worker and why. The first

@@ -78,8 +78,12 @@ func (g *tgt) decode() feed.Decode {
 		}
 		ops := g.mapper.Map(&b)
 		lost := 0
-		for _, n := range b.Skipped {
-			lost += n
+		for why, n := range b.Skipped {
+			switch why {
+			case kvevent.SkipUnknownKind, kvevent.SkipSmallerWindow, kvevent.SkipPartialBlock, kvevent.SkipRank: // nothing the mirror should have
+			default:
+				lost += n
+			}
 		}
 		return feed.Decoded{Ops: ops, Rank: b.Rank, HasRank: b.HasRank, PageSize: g.mapper.PageSize(), Skipped: b.Skipped, Lost: lost}, nil
 	}
