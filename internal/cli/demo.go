@@ -42,11 +42,11 @@ func (a *app) newDemo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "See it work: engines, router and real traffic in one process, beside round robin",
-		Long: `Starts a fleet of stand-in engines with small caches, kvroute in front of it, and
-the recorded sessions of a software agent as traffic; beside them a second fleet
-like the first behind round robin, with the same traffic. Nothing else is needed:
-no GPU, no download. Prompts are words put together from the recorded blocks, so
-that what was shared is shared; step times come from a profile.
+		Long: `Starts a fleet of stand-in engines with small caches, kvroute in front of it,
+and the recorded sessions of a software agent as traffic; beside them a second
+fleet like the first behind round robin, with the same traffic. Nothing else is
+needed: no GPU, no download. Prompts are words put together from the recorded
+blocks, so that what was shared is shared; step times come from a profile.
 
 Every two seconds a line says what share of the prompt tokens was found cached,
 by the engines' own account, and the time to the first token. The router can be

@@ -33,11 +33,12 @@ func (a *app) newEngine() *cobra.Command {
 	var f engineFlags
 	cmd := &cobra.Command{
 		Use:   "engine",
-		Short: "Stand in for an inference engine: its API, its prefix cache, its events, on any machine",
-		Long: `Looks to a router like vLLM, SGLang, ATOM or TensorRT-LLM: the OpenAI API and the
-engine's own pages, real tokenization, a prefix cache by that engine's rules,
-batching delays from a profile, and cache events over ZeroMQ in that engine's
-wire form. Answers are words without meaning, the same for the same prompt.
+		Short: "Stand in for an inference engine: its API, prefix cache and events",
+		Long: `Looks to a router like vLLM, SGLang, ATOM or TensorRT-LLM: the OpenAI API and
+the engine's own pages, real tokenization, a prefix cache by that engine's
+rules, batching delays from a profile, and cache events over ZeroMQ in that
+engine's wire form. Answers are words without meaning, the same for the same
+prompt.
 
 Without --model-path it serves the tiny model in this program; "kvroute model
 write DIR" writes that out for a router. Things go wrong on command: --fault, or
@@ -46,7 +47,7 @@ what is not.`,
 		Example: `  # a vLLM and an SGLang on free event ports, which they tell on their own pages
   kvroute engine --dialect vllm --listen 127.0.0.1:30000
   kvroute engine --dialect sglang --listen 127.0.0.1:30001
-  # an older vLLM with fixed ports, a small cache and two data-parallel ranks, ten times as fast
+  # an older vLLM: fixed ports, a small cache, two ranks, ten times as fast
   kvroute engine --engine-version 0.23.0 --events tcp://127.0.0.1:5557 --replay tcp://127.0.0.1:5567 --capacity 500 --dp-size 2 --time-scale 0.1
   # every tenth request fails, and three event batches are lost on the way
   kvroute engine --fault errors=500:0.1 --fault drop-events=3`,
