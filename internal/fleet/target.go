@@ -60,7 +60,11 @@ func (g *tgt) follow(ctx context.Context, resume *feed.Resume) {
 		return
 	}
 	dialect := kvevent.Dialect(g.worker.engine())
-	g.mapper = kvevent.NewMapper(g.id, dialect, kvevent.CopiesByDialect)
+	copies := kvevent.CopiesByDialect
+	if g.worker.spec.Meta["kv_cache_report_mode"] == "full" {
+		copies = kvevent.CopiesOne // blocks used again are announced again
+	}
+	g.mapper = kvevent.NewMapper(g.id, dialect, copies)
 	g.stream = feed.Follow(ctx, feed.Config{
 		Endpoint: events.Live, Topic: events.Topic, Replay: events.Replay, Target: g.id, Rank: g.rank, Limit: g.f.replays,
 		Rules: feed.Rules{Bind: bind, From1: dialect == kvevent.SGLang, SilentAfter: g.f.cfg.SilentAfter, Resume: resume},
