@@ -100,29 +100,35 @@ func (s *scanner) str() text {
 		s.fail("a string is expected")
 		return text{}
 	}
-	s.i++
-	start, escaped := s.i, false
+	b, i, escaped := s.b, s.i+1, false
+	start := i
 	for {
-		s.i += plain(s.b[s.i:])
-		if s.i >= len(s.b) {
-			s.fail("")
-			return text{}
-		}
-		switch s.b[s.i] {
-		case '"':
-			s.i++
-			return text{s.b[start : s.i-1], escaped}
-		case '\\':
+		i += plain(b[i:])
+		if i < len(b) && b[i] == '\\' {
 			escaped = true
+			if i+1 < len(b) && short[b[i+1]] {
+				i += 2
+				continue
+			}
+			s.i = i
 			if !s.escape() {
 				return text{}
 			}
-		default:
-			s.fail("a control character in a string")
-			return text{}
+			i = s.i
+			continue
 		}
+		s.i = i
+		if i < len(b) && b[i] == '"' {
+			s.i++
+			return text{b[start:i], escaped}
+		}
+		s.fail("a control character in a string")
+		return text{}
 	}
 }
+
+// short are the characters that make an escape with a backslash alone.
+var short = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
 
 // escape takes a backslash and what belongs to it.
 func (s *scanner) escape() bool {
@@ -131,11 +137,11 @@ func (s *scanner) escape() bool {
 		s.fail("")
 		return false
 	}
-	switch s.b[s.i] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+	switch c := s.b[s.i]; {
+	case short[c]:
 		s.i++
 		return true
-	case 'u':
+	case c == 'u':
 		s.i++
 		for range 4 {
 			if s.i >= len(s.b) || unhex(s.b[s.i]) < 0 {

@@ -18,7 +18,7 @@ const (
 )
 
 // Request is what routing needs to know of a body of /v1/chat/completions or /v1/completions. Strings
-// are copies, Options is a slice of the body. Of equal keys in one object the last counts, as in engines.
+// are copies. Of equal keys in one object the last counts, as in engines.
 type Request struct {
 	Model     string
 	Stream    bool
@@ -38,6 +38,8 @@ type Request struct {
 	// Options is the value of stream_options and OptionsAt where it stands; nil if there is none.
 	Options   []byte
 	OptionsAt int
+	// Tools, Messages and Prompt are the values of these fields, slices of the body; nil where there is none.
+	Tools, Messages, Prompt []byte
 }
 
 // Scan reads a body. It checks that the whole body is one JSON object, but of the fields it knows only
@@ -118,13 +120,15 @@ func (r *scanRequest) field(key []byte) {
 		r.hint = retention(r.optional())
 	case "messages":
 		r.messages = blocks{}
-		r.each(r.message)
+		r.value(&r.req.Messages, func() { r.each(r.message) })
+	case "prompt":
+		r.value(&r.req.Prompt, r.skip)
 	case "system":
 		r.system = blocks{}
 		r.content(&r.system)
 	case "tools":
 		r.toolsHint = NoHint
-		r.each(r.tool)
+		r.value(&r.req.Tools, func() { r.each(r.tool) })
 	case "images":
 		r.images, r.imagesList = blocks{}, false
 		r.each(func() {
@@ -140,6 +144,14 @@ func (r *scanRequest) field(key []byte) {
 	default:
 		r.skip()
 	}
+}
+
+// value has take take a value and keeps its text.
+func (r *scanRequest) value(into *[]byte, take func()) {
+	r.peek()
+	start := r.i
+	take()
+	*into = r.b[start:r.i]
 }
 
 // each calls do for every element of an array and skips anything else.

@@ -88,10 +88,30 @@ func TestScan(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Scan(%s): %v", tt.body, err)
 			}
+			got.Tools, got.Messages, got.Prompt = nil, nil, nil // tested apart
 			if d := cmp.Diff(tt.want, got); d != "" {
 				t.Errorf("Scan(%s) (-want +got):\n%s", tt.body, d)
 			}
 		})
+	}
+}
+
+func TestScanKeepsThePartsOfThePrompt(t *testing.T) {
+	body := []byte(`{"tools": [ {"a":1} ] ,"prompt":[1, 2],"messages":7,"prompt": "x","messages" : [{"content":"y"}]}`)
+	got, err := Scan(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []struct {
+		name, want string
+		got        []byte
+	}{{"tools", `[ {"a":1} ]`, got.Tools}, {"messages", `[{"content":"y"}]`, got.Messages}, {"prompt", `"x"`, got.Prompt}} {
+		if string(p.got) != p.want {
+			t.Errorf("%s of %s is %s, want %s", p.name, body, p.got, p.want)
+		}
+	}
+	if got, err = Scan([]byte(`{}`)); err != nil || got.Tools != nil || got.Messages != nil || got.Prompt != nil {
+		t.Errorf("an empty body has parts: %+v, %v", got, err)
 	}
 }
 
@@ -268,7 +288,16 @@ func FuzzScan(f *testing.F) {
 		if !ok || !utf8.Valid(body) || len(body) > escapedChunk {
 			return
 		}
-		got.Options, got.OptionsAt = nil, 0
+		var parts struct{ Tools, Messages, Prompt json.RawMessage }
+		exact := map[string]json.RawMessage{}
+		if err := json.Unmarshal(body, &exact); err != nil {
+			t.Fatal(err)
+		}
+		parts.Tools, parts.Messages, parts.Prompt = exact["tools"], exact["messages"], exact["prompt"]
+		if string(got.Tools) != string(parts.Tools) || string(got.Messages) != string(parts.Messages) || string(got.Prompt) != string(parts.Prompt) {
+			t.Fatalf("parts of %q are %q, %q, %q, want %q", body, got.Tools, got.Messages, got.Prompt, parts)
+		}
+		got.Options, got.OptionsAt, got.Tools, got.Messages, got.Prompt = nil, 0, nil, nil, nil
 		if d := cmp.Diff(want, got); d != "" {
 			t.Fatalf("Scan(%q) (-want +got):\n%s", body, d)
 		}
@@ -383,7 +412,7 @@ func FuzzSplice(f *testing.F) {
 		if !p.IncludeUsage {
 			t.Fatalf("spliced body %q does not ask for usage", got)
 		}
-		p.IncludeUsage, p.Options, p.OptionsAt = q.IncludeUsage, q.Options, q.OptionsAt
+		p.IncludeUsage, p.Options, p.OptionsAt = q.IncludeUsage, q.Options, q.OptionsAt // the rest is the same
 		if d := cmp.Diff(q, p); d != "" {
 			t.Fatalf("splicing changed the request (-before +after):\n%s", d)
 		}

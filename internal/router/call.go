@@ -21,5 +21,6 @@ func newCall(id string, ep tokenize.Endpoint, body []byte, q *openai.Request, se
 	return &Call{
 		ID: id, Endpoint: ep, Body: body, Model: q.Model, Stream: q.Stream, N: q.N, Salt: q.CacheSalt, Session: session,
 		Retention: retentions[q.Retention], Multimodal: q.Multimodal, Images: q.Images, At: at,
+		Tools: q.Tools, Messages: q.Messages, Prompt: q.Prompt,
 	}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/kvroute/kvroute/internal/tokenize"
 )
 
-// Call is one request as the scan of its body found it. Body is shared, not copied, and must not change.
+// Call is one request as the scan of its body found it. Body is shared, not copied, and must not change;
+// it must not be touched once the call's last lease has been released.
 type Call struct {
 	ID         string
 	Endpoint   tokenize.Endpoint
@@ -27,7 +28,9 @@ type Call struct {
 	Retention  score.Retention
 	Multimodal bool
 	Images     []uint64
-	At         time.Time
+	// Tools, Messages and Prompt are the values of these fields, slices of Body; nil where there is none.
+	Tools, Messages, Prompt []byte
+	At                      time.Time
 }
 
 // ErrNoWorker says that no worker is left to choose from.

@@ -103,10 +103,10 @@ func TestCallHoldsWhatTheBodySays(t *testing.T) {
 	f := newMemory(t, "m")
 	f.add("A", serveWorker(t, answerOK("A")).URL)
 	b := start(t, f, func(c *Config) { c.SessionFields = []string{"prompt_cache_key"} })
-	all(t, b.post(chatPath, `{"model":"m","stream":true,"n":3,"cache_salt":"s","prompt_cache_key":"k","images":["u"]}`))
+	all(t, b.post(chatPath, `{"model":"m","stream":true,"n":3,"cache_salt":"s","prompt_cache_key":"k","images":["u"],"messages":[]}`))
 	all(t, b.post("/v1/completions", `{"model":"m","prompt_cache_key":"k"}`, "X-Dynamo-Session-ID", "h"))
 	c := f.calls[0]
-	if c.Model != "m" || !c.Stream || c.N != 3 || c.Salt != "s" || c.Session != "k" || c.Retention != 2 || !c.Multimodal || len(c.Images) != 1 || c.Endpoint != 0 {
+	if c.Model != "m" || !c.Stream || c.N != 3 || c.Salt != "s" || c.Session != "k" || c.Retention != 2 || !c.Multimodal || len(c.Images) != 1 || c.Endpoint != 0 || string(c.Messages) != "[]" {
 		t.Errorf("call %+v", c)
 	}
 	if c := f.calls[1]; c.Session != "h" || c.Endpoint != 1 || c.N != 1 {

@@ -184,10 +184,7 @@ func (x *exchange) receive() bool {
 		return false
 	}
 	x.scanned = q
-	x.call = Call{
-		ID: x.id, Endpoint: x.endpoint, Body: body.buf.b, Model: q.Model, Stream: q.Stream, N: q.N, Salt: q.CacheSalt, Session: session,
-		Retention: retentions[q.Retention], Multimodal: q.Multimodal, Images: q.Images, At: x.start,
-	}
+	x.call = *newCall(x.id, x.endpoint, body.buf.b, &q, session, x.start)
 	return true
 }
 

@@ -302,14 +302,15 @@ func TestAClientThatDoesNotReadIsLetGo(t *testing.T) {
 // TestNothingOfThePromptIsTold looks for words of prompts in the log, the metrics and the answers' heads.
 func TestNothingOfThePromptIsTold(t *testing.T) {
 	f := newMemory(t, "m")
+	var turn atomic.Int64
 	f.add("A", serveWorker(t, func(w http.ResponseWriter, r *http.Request) {
-		switch rand.IntN(4) {
+		switch turn.Add(1) % 4 {
 		case 0:
 			status(500)(w, r)
 		case 1:
 			status(400)(w, r)
 		case 2:
-			stream(w, recA, recUsage, recDone)
+			stream(w, recA, recB, recUsage, recDone)
 		default:
 			answerOK("A")(w, r)
 		}
