@@ -81,8 +81,12 @@ func (f *Fault) validate(ranks int) error {
 		name string
 		v    *int
 	}{
-		{"drop_events", f.DropEvents}, {"lose_events", f.LoseEvents}, {"duplicate_events", f.DuplicateEvents},
-		{"reorder_events", f.ReorderEvents}, {"garble_events", f.GarbleEvents}, {"block_size", f.BlockSize},
+		{"drop_events", f.DropEvents},
+		{"lose_events", f.LoseEvents},
+		{"duplicate_events", f.DuplicateEvents},
+		{"reorder_events", f.ReorderEvents},
+		{"garble_events", f.GarbleEvents},
+		{"block_size", f.BlockSize},
 	} {
 		if n.v != nil && *n.v < 0 {
 			return fmt.Errorf("%s: must not be negative, is %d", n.name, *n.v)
@@ -144,8 +148,11 @@ func (f *faults) apply(c *Fault) {
 		}
 		r := &f.ranks[i]
 		for _, n := range []struct{ to, v *int }{
-			{&r.drop, c.DropEvents}, {&r.lose, c.LoseEvents}, {&r.duplicate, c.DuplicateEvents},
-			{&r.reorder, c.ReorderEvents}, {&r.garble, c.GarbleEvents},
+			{&r.drop, c.DropEvents},
+			{&r.lose, c.LoseEvents},
+			{&r.duplicate, c.DuplicateEvents},
+			{&r.reorder, c.ReorderEvents},
+			{&r.garble, c.GarbleEvents},
 		} {
 			if n.v != nil {
 				*n.to = *n.v

@@ -91,7 +91,9 @@ func (e *Engine) generate(ep tokenize.Endpoint) http.HandlerFunc {
 			return
 		}
 		j.cut = cutAt
-		j.start(r.Context())
+		if err := j.start(r.Context()); err != nil {
+			return // the client has gone before anything was drawn
+		}
 		defer j.leave()
 		e.wait(r.Context(), slow)
 		if j.ask.Stream {
@@ -371,10 +373,10 @@ func promptSeed(tokens []block.Token, prompt, sample int) uint64 {
 }
 
 // start hands the sequences to the rank. SGLang computes a prompt once before it draws several samples.
-func (j *job) start(ctx context.Context) {
+func (j *job) start(ctx context.Context) error {
 	if j.e.cfg.Dialect != SGLang || j.n == 1 {
 		j.rank.submit(j.seqs...)
-		return
+		return nil
 	}
 	var first []*seq
 	for i, p := range j.prompts {
@@ -394,11 +396,12 @@ func (j *job) start(ctx context.Context) {
 				for _, s := range first {
 					j.rank.abort(s)
 				}
-				return
+				return ctx.Err()
 			}
 		}
 	}
 	j.rank.submit(j.seqs...)
+	return nil
 }
 
 // leave ends what is not done: the client has gone, or its connection was cut.
