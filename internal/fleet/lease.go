@@ -31,7 +31,7 @@ func (l *lease) Decision() *score.Decision { return &l.dec }
 // FirstToken implements router.Lease.
 func (l *lease) FirstToken() {
 	l.t.m.pool.FirstToken(l.dec.Handle, time.Now().UnixNano())
-	l.target.prefilled(&l.before, l.t.m.pool)
+	l.target.prefilled(&l.before)
 }
 
 // Unbind implements router.Lease.
@@ -40,7 +40,7 @@ func (l *lease) Unbind() { l.t.m.pool.Unbind(l.dec.Handle) }
 // Release implements router.Lease. Calls after the first do nothing.
 func (l *lease) Release(o router.Outcome) {
 	l.once.Do(func() {
-		l.target.prefilled(&l.before, l.t.m.pool)
+		l.target.prefilled(&l.before)
 		l.t.m.pool.Release(l.dec.Handle, time.Now().UnixNano(), o.CompletionTokens)
 		l.target.ended(l, o)
 	})
@@ -48,15 +48,14 @@ func (l *lease) Release(o router.Outcome) {
 
 // prediction is what a pick said about one target's cache, kept until the engine says how it was.
 type prediction struct {
-	tokens  int64        // predicted cached tokens
-	chain   []block.Hash // of the request, as its target hashes it
-	hits    int
-	watch   pool.Watch // of the last block counted on
-	useful  int        // blocks of the chain that can be cached: the last token is always computed
-	clean   bool
-	why     string // why the engine may rightly say otherwise
-	unlike  string // why what the engine reports is not what was predicted; "": it is
-	waiting bool   // no first token yet
+	tokens int64        // predicted cached tokens
+	chain  []block.Hash // of the request, as its target hashes it
+	hits   int
+	watch  pool.Watch // of the last block counted on
+	useful int        // blocks of the chain that can be cached: the last token is always computed
+	clean  bool
+	why    string // why the engine may rightly say otherwise
+	unlike string // why what the engine reports is not what was predicted; "": it is
 }
 
 // next is the block whose being cached would make the prediction too small.
@@ -79,7 +78,7 @@ const (
 
 // predict notes what was predicted for a request and who else is under way on the target.
 func (g *tgt) predict(p *prediction, t *ticket, term *score.Terms) {
-	p.tokens, p.hits, p.clean, p.waiting = term.HitTokens, int(term.Hits), true, true
+	p.tokens, p.hits, p.clean = term.HitTokens, int(term.Hits), true
 	v := term.Candidate.Variant
 	p.chain = t.req.Blocks
 	if v > 0 && v <= len(t.req.Variants) {
@@ -111,17 +110,10 @@ func (p *prediction) inFlight() {
 }
 
 // prefilled tells that the target computed a request: what it finds cached is settled.
-func (g *tgt) prefilled(p *prediction, from *pool.Pool) {
+func (g *tgt) prefilled(p *prediction) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !p.waiting {
-		return
-	}
-	p.waiting = false
 	delete(g.pending, p)
-	if from.Unwatch(&p.watch) && p.clean {
-		p.clean, p.why = false, overtakenByEviction
-	}
 }
 
 // Drift is judged over a window of comparisons that nothing overtook.

@@ -177,14 +177,41 @@ func (g *tgt) ended(l *lease, o router.Outcome) {
 		g.stream.Served(1)
 	}
 	if o.CachedTokens < 0 {
+		g.model.pool.Unwatch(&p.watch)
 		if o.Delivered && o.Status < 300 {
 			g.f.count.predictions.WithLabelValues(g.key, "unreported").Inc()
 		}
 		return
 	}
-	equal := g.worker.sameTokens(p.tokens, o.CachedTokens, g.f.cfg.BlockSize)
-	outcome := "equal"
-	why := p.why
+	if p.clean && p.unlike == "" && p.tokens > o.CachedTokens && !g.model.pool.Lost(&p.watch) {
+		// An answer may be ahead of the events that belong to it: what vLLM cleared is published with the first
+		// batch of the next request.
+		time.AfterFunc(eventsLag, func() {
+			if g.worker.ctx.Err() != nil {
+				g.model.pool.Unwatch(&p.watch)
+				return
+			}
+			g.compare(l.dec.RequestID, p, o.CachedTokens)
+		})
+		return
+	}
+	g.compare(l.dec.RequestID, p, o.CachedTokens)
+}
+
+// eventsLag is how much later than an answer the events of its prefill may be.
+const eventsLag = 500 * time.Millisecond
+
+// compare holds a prediction against what the engine reported.
+func (g *tgt) compare(requestID string, p *prediction, reported int64) {
+	// Neither engine drops blocks that a request under way uses, so that what went by now went before its prefill.
+	lost := g.model.pool.Unwatch(&p.watch)
+	g.mu.Lock()
+	if lost && p.clean {
+		p.clean, p.why = false, overtakenByEviction
+	}
+	g.mu.Unlock()
+	equal := g.worker.sameTokens(p.tokens, reported, g.f.cfg.BlockSize)
+	outcome, why := "equal", p.why
 	switch {
 	case p.unlike != "":
 		outcome, why = "incomparable", p.unlike
@@ -195,15 +222,15 @@ func (g *tgt) ended(l *lease, o router.Outcome) {
 	}
 	g.f.count.predictions.WithLabelValues(g.key, outcome).Inc()
 	g.f.count.predictedTokens.WithLabelValues(g.key).Add(float64(p.tokens))
-	g.f.count.reportedTokens.WithLabelValues(g.key).Add(float64(o.CachedTokens))
-	g.f.log.Debug("cached tokens", "request_id", l.dec.RequestID, "worker", g.key, "predicted", p.tokens, "reported", o.CachedTokens, "outcome", outcome, "why", why)
+	g.f.count.reportedTokens.WithLabelValues(g.key).Add(float64(reported))
+	g.f.log.Debug("cached tokens", "request_id", requestID, "worker", g.key, "predicted", p.tokens, "reported", reported, "outcome", outcome, "why", why)
 	g.mu.Lock()
 	if p.unlike != "" {
 		g.drift.unlike++
 		g.mu.Unlock()
 		return
 	}
-	changed := g.drift.note(p.tokens, o.CachedTokens, p.clean, equal)
+	changed := g.drift.note(p.tokens, reported, p.clean, equal)
 	diverged, bad, n := g.drift.diverged, g.drift.bad, g.drift.n
 	g.mu.Unlock()
 	if !changed || g.stream == nil {

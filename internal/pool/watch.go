@@ -69,6 +69,13 @@ func (w *watches) add(x *Watch, req *score.Request, t *score.Terms) {
 	w.by[x.at] = append(w.by[x.at], x)
 }
 
+// Lost says whether the prefix was lost by now.
+func (p *Pool) Lost(x *Watch) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return x.lost
+}
+
 // Unwatch ends a watch and says whether the prefix was lost meanwhile. Later calls say the same.
 func (p *Pool) Unwatch(x *Watch) (lost bool) {
 	p.mu.Lock()
