@@ -113,12 +113,12 @@ type result struct {
 
 // tally counts comparisons.
 type tally struct {
-	compared, equal, overtaken, uncompared int
-	byWhy                                  map[string]int
-	differences                            map[int64]int // reported - predicted, in tokens, of those not overtaken
-	overtakenDiff                          map[int64]int // of those overtaken
-	predicted, reported, prompt            int64
-	worst                                  []string
+	compared, equal, overtaken, incomparable, uncompared int
+	byWhy                                                map[string]int
+	differences                                          map[int64]int // reported - predicted, in tokens, of those not overtaken
+	overtakenDiff                                        map[int64]int // of those overtaken
+	predicted, reported, prompt                          int64
+	worst                                                []string
 }
 
 func newTally() *tally {
@@ -144,6 +144,9 @@ func (c *tally) add(t *testing.T, r *result) {
 	}
 	d := r.answer.cached - r.Predicted
 	switch {
+	case r.Outcome == "incomparable":
+		c.incomparable++
+		c.byWhy[r.Why]++
 	case r.Outcome == "overtaken":
 		c.overtaken++
 		c.byWhy[r.Why]++
@@ -164,7 +167,7 @@ func (c *tally) add(t *testing.T, r *result) {
 
 func (c *tally) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d compared, %d equal (%s), %d overtaken", c.compared, c.equal, percent(c.equal, c.compared), c.overtaken)
+	fmt.Fprintf(&b, "%d compared, %d equal (%s), %d overtaken, %d reported otherwise", c.compared, c.equal, percent(c.equal, c.compared), c.overtaken, c.incomparable)
 	for _, why := range slices.Sorted(maps.Keys(c.byWhy)) {
 		fmt.Fprintf(&b, ", %s %d", why, c.byWhy[why])
 	}

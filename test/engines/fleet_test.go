@@ -271,7 +271,7 @@ func (r *router) follow(t testing.TB, in io.Reader, out io.WriteCloser) {
 
 // guess returns what the log says about a request; the line may be a moment late.
 func (r *router) guess(id string) guess {
-	for range 200 {
+	for range 600 {
 		r.mu.Lock()
 		g := r.guesses[id]
 		r.mu.Unlock()
