@@ -33,6 +33,7 @@ type exchange struct {
 	start    time.Time
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
+	limit    *time.Timer // on the whole request
 
 	body     *sharedBody
 	received time.Time
@@ -108,7 +109,7 @@ func (x *exchange) run() {
 	x.dispatch(ticket)
 }
 
-// limitTime arms the limits on the whole request; finish ends them with the context.
+// limitTime arms the limit on the whole request; finish stops it.
 func (x *exchange) limitTime() bool {
 	d, err := asked(x.req)
 	if err != nil {
@@ -120,8 +121,7 @@ func (x *exchange) limitTime() bool {
 		limit, cause = d, errAsked
 	}
 	if limit > 0 {
-		t := time.AfterFunc(limit, func() { x.cancel(cause) })
-		context.AfterFunc(x.ctx, func() { t.Stop() })
+		x.limit = time.AfterFunc(limit, func() { x.cancel(cause) })
 	}
 	return true
 }
@@ -225,6 +225,7 @@ func (x *exchange) extendWrite() {
 // finish accounts for the request, whatever happened.
 func (x *exchange) finish() {
 	r, now := x.r, x.r.cfg.Now()
+	stopTimer(x.limit)
 	x.cancel(nil)
 	if x.body != nil {
 		x.body.release()
