@@ -455,7 +455,11 @@ func textLen(v *value) int64 {
 		n += i
 		if s = s[i+1:]; s[0] == 'u' {
 			r, _ := hex4(s[1:])
-			n += max(utf8.RuneLen(r), 2) - 1 // half of a pair counts 2, the pair 4
+			if size := utf8.RuneLen(r); size > 0 {
+				n += size - 1
+			} else {
+				n++ // half of a pair counts 2, the pair 4
+			}
 			s = s[4:]
 		}
 		s = s[1:]

@@ -148,6 +148,17 @@ func TestRepeatEncodesNothing(t *testing.T) {
 	if next.Reused < first.Tokens*9/10 {
 		t.Errorf("the next turn reused %d of the %d tokens before it", next.Reused, first.Tokens)
 	}
+	short := func() tokenize.Result {
+		return m.Tokenize(t.Context(), tokenize.Completions, []byte(`{"prompt":"one piece"}`), tokenize.Options{BlockSize: 1})
+	}
+	want := short().Prompts[0].Tokens[0]
+	for range 3 {
+		p := short().Prompts[0]
+		if p.Tokens[0] != want {
+			t.Fatalf("the first token of a prompt of one piece became %d", p.Tokens[0])
+		}
+		p.Tokens[0], p.Blocks[0] = 0, 0
+	}
 	// What a caller does with its slices is no concern of the caches.
 	for i := range again.Prompts[0].Tokens {
 		again.Prompts[0].Tokens[i] = 0
