@@ -15,6 +15,9 @@ import (
 // Keys are the keys of a worker besides its URL. Names under meta are free.
 var Keys = []string{"model", "role", "engine", "events", "replay", "topic", "block-size", "dp-size", "meta.<name>"}
 
+// Poll as events says that the engine hands out its events over HTTP, as TensorRT-LLM does.
+const Poll = "poll"
+
 // Bounds of what can be said.
 const (
 	maxText      = 1 << 16
@@ -191,6 +194,9 @@ func (b *builder) engine(v string) error {
 
 func (b *builder) events(v string) error {
 	b.s.Events = v
+	if v == Poll {
+		return nil
+	}
 	return checkEndpoint("events", v, true)
 }
 
@@ -266,7 +272,7 @@ func (b *builder) meta(name, value string) error {
 func (b *builder) finish() (Spec, error) {
 	s := &b.s
 	for _, e := range []string{s.Events, s.Replay} {
-		if e == "" || s.DPSize < 2 {
+		if e == "" || e == Poll || s.DPSize < 2 {
 			continue
 		}
 		last, _ := RankEndpoint(e, s.DPSize-1)

@@ -75,6 +75,9 @@ func (s Spec) String() string {
 // RankEndpoint is the endpoint of a data-parallel rank: the rank is added to the port of tcp, and appended
 // as _dp<rank> elsewhere, as engines do. bind says that the engine dials and we listen: the host is '*'.
 func RankEndpoint(endpoint string, rank int) (at string, bind bool) {
+	if endpoint == Poll {
+		return endpoint, false
+	}
 	address, tcp := strings.CutPrefix(endpoint, "tcp://")
 	if !tcp {
 		if rank > 0 {

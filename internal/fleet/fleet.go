@@ -91,6 +91,7 @@ type Fleet struct {
 	models  map[string]*model  // by name
 	lives   map[string]target.Incarnation
 	replays *feed.Limiter
+	shared  shared
 }
 
 // replaysAtOnce bounds replays, each of which holds up the engine that answers it.
@@ -102,7 +103,7 @@ func New(cfg Config) (*Fleet, error) {
 	if err := cfg.Score.Validate(); err != nil {
 		return nil, err
 	}
-	f := &Fleet{cfg: cfg, log: cfg.Log, count: newCounters(cfg.Registry), workers: map[string]*worker{}, models: map[string]*model{}, lives: map[string]target.Incarnation{}, replays: feed.NewLimiter(replaysAtOnce)}
+	f := &Fleet{cfg: cfg, log: cfg.Log, count: newCounters(cfg.Registry), workers: map[string]*worker{}, models: map[string]*model{}, lives: map[string]target.Incarnation{}, replays: feed.NewLimiter(replaysAtOnce), shared: shared{by: map[string]*sharedStream{}}}
 	f.ctx, f.stop = context.WithCancel(context.Background())
 	cfg.Registry.MustRegister(f)
 	return f, nil

@@ -5,7 +5,9 @@ package fleet_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"runtime"
 	"sync"
@@ -297,5 +299,46 @@ func TestStreamUsage(t *testing.T) {
 	defer resp.Body.Close()
 	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil || len(list.Data) != 1 {
 		t.Errorf("models: %v, %v; want one", list.Data, err)
+	}
+}
+
+// TestEnginesThatDial: engines that connect to the router's endpoint are told apart by topic, and an engine
+// that is polled is followed as well.
+func TestEnginesThatDial(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := free.Addr().(*net.TCPAddr).Port
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dial := func(topic string) fakeengine.Config {
+		c := vllm(500)
+		c.EventsDial, c.Topic, c.Events, c.Replay = true, topic, fmt.Sprintf("tcp://127.0.0.1:%d", port), "tcp://127.0.0.1:0"
+		return c
+	}
+	polled := fakeengine.Config{Dialect: fakeengine.TRTLLM, Capacity: 500}
+	s := newStand(t, options{
+		engines: []fakeengine.Config{dial("kv@a"), dial("kv@b"), polled}, noEvent: true,
+		spec: func(i int, e *fakeengine.Engine) string {
+			if i == 2 {
+				return e.URL() + ",engine=trtllm,events=poll"
+			}
+			_, replay := e.Endpoints(0)
+			return fmt.Sprintf("%s,events=tcp://*:%d,replay=%s,topic=kv@%c", e.URL(), port, replay, 'a'+i)
+		},
+	})
+	rng := rand.New(rand.NewPCG(8, 8))
+	for i := range 30 {
+		if status, body, err := s.post(context.Background(), "/v1/chat/completions", conversation(rng)); err != nil || status != 200 {
+			t.Fatalf("request %d: status %d, %v: %s", i, status, err, body)
+		}
+	}
+	s.settle()
+	for _, st := range s.fleet.States() {
+		if st.Blocks == 0 || st.Approximate {
+			t.Errorf("%s: %d blocks, approximate %v", st.RouteKey, st.Blocks, st.Approximate)
+		}
 	}
 }

@@ -80,6 +80,7 @@ type options struct {
 	fleet   func(*fleet.Config)
 	router  func(*router.Config)
 	noEvent bool
+	spec    func(i int, e *fakeengine.Engine) string // nil: the URL, and what the engine does not say
 	record  bool
 }
 
@@ -90,7 +91,7 @@ func newStand(t testing.TB, opt options) *stand {
 		t.Fatal(err)
 	}
 	s := &stand{t: t}
-	for _, c := range opt.engines {
+	for i, c := range opt.engines {
 		if !opt.noEvent {
 			c.Events, c.Replay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
 		}
@@ -103,6 +104,9 @@ func newStand(t testing.TB, opt options) *stand {
 		at := e.URL()
 		if events, replay := e.Endpoints(0); c.Version == "0.23.0" { // it does not list them
 			at += ",events=" + events + ",replay=" + replay
+		}
+		if opt.spec != nil {
+			at = opt.spec(i, e)
 		}
 		spec, err := discovery.ParseWorker(at)
 		if err != nil {

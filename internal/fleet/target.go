@@ -25,6 +25,8 @@ type tgt struct {
 	id     targetID
 	stream *feed.Stream    // nil: no events
 	mapper *kvevent.Mapper // owned by the stream's goroutine
+	// unshare gives back the target's part of a subscription that others have a part in; nil: it has none.
+	unshare func()
 
 	mu      sync.Mutex
 	pending map[*prediction]struct{} // picked, no first token yet
@@ -56,7 +58,7 @@ func (g *tgt) renewDoubt() {
 // follow starts to follow the target's events, where there are any to follow.
 func (g *tgt) follow(ctx context.Context, resume *feed.Resume) {
 	events, bind := g.worker.events(max(g.rank, 0))
-	if events.Live == "" || g.f.cfg.Transport == nil {
+	if events.Live == "" || g.f.cfg.Transport == nil && events.Live != pollEvents {
 		return
 	}
 	dialect := kvevent.Dialect(g.worker.engine())
@@ -65,10 +67,15 @@ func (g *tgt) follow(ctx context.Context, resume *feed.Resume) {
 		copies = kvevent.CopiesOne // blocks used again are announced again
 	}
 	g.mapper = kvevent.NewMapper(g.id, dialect, copies)
+	via, at := g.source(events.Live, events.Topic, bind)
+	decode := g.decode()
+	if events.Live == pollEvents {
+		decode = g.decodePolled()
+	}
 	g.stream = feed.Follow(ctx, feed.Config{
-		Endpoint: events.Live, Topic: events.Topic, Replay: events.Replay, Target: g.id, Rank: g.rank, Limit: g.f.replays,
+		Endpoint: at, Topic: events.Topic, Replay: events.Replay, Target: g.id, Rank: g.rank, Limit: g.f.replays,
 		Rules: feed.Rules{Bind: bind, From1: dialect == kvevent.SGLang, SilentAfter: g.f.cfg.SilentAfter, Resume: resume},
-	}, g.f.cfg.Transport, g.decode(), g)
+	}, via, decode, g)
 	g.f.log.Info("following events", "worker", g.key, "endpoint", events.Live, "replay", events.Replay, "topic", events.Topic, "bind", bind)
 }
 
@@ -81,15 +88,7 @@ func (g *tgt) decode() feed.Decode {
 			return feed.Decoded{}, err
 		}
 		ops := g.mapper.Map(&b)
-		lost := 0
-		for why, n := range b.Skipped {
-			switch why {
-			case kvevent.SkipUnknownKind, kvevent.SkipSmallerWindow, kvevent.SkipPartialBlock, kvevent.SkipRank: // nothing the mirror should have
-			default:
-				lost += n
-			}
-		}
-		return feed.Decoded{Ops: ops, Rank: b.Rank, HasRank: b.HasRank, PageSize: g.mapper.PageSize(), Skipped: b.Skipped, Lost: lost}, nil
+		return feed.Decoded{Ops: ops, Rank: b.Rank, HasRank: b.HasRank, PageSize: g.mapper.PageSize(), Skipped: b.Skipped, Lost: lost(b.Skipped)}, nil
 	}
 }
 
@@ -165,6 +164,9 @@ func (g *tgt) leave() {
 		if err := g.stream.Wait(); err != nil {
 			g.f.log.Warn("events could not be followed", "worker", g.key, "error", err)
 		}
+	}
+	if g.unshare != nil {
+		g.unshare()
 	}
 	g.model.pool.Leave(g.id)
 	g.f.count.forget(g.key)

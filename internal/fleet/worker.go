@@ -320,6 +320,7 @@ func (w *worker) guessed(m *model) bool { return m.tok == nil || w.whyNoEvents()
 func (w *worker) whyNoEvents() string {
 	e, _ := w.events(0)
 	switch {
+	case e.Live == pollEvents:
 	case w.f.cfg.Transport == nil:
 		return "this program was built without ZeroMQ"
 	case e.Live == "":
