@@ -1,10 +1,12 @@
 package fleet
 
 import (
+	"context"
 	"encoding/binary"
-	"encoding/json"
+	"sync"
 
 	"github.com/kvroute/kvroute/internal/block"
+	"github.com/kvroute/kvroute/internal/tokenize"
 )
 
 // bytesPerToken is what a token is taken to be where there is no tokenizer.
@@ -18,40 +20,38 @@ const notTokenized = "approximate: no tokenizer, prefixes are compared by their 
 func (t *ticket) rough(root block.Hash) {
 	t.req.Approximate = notTokenized
 	if t.call.Multimodal {
-		t.req.InputTokens = int64(len(t.call.Body)) / bytesPerToken
+		var none *tokenize.Model // estimates without inline binary data
+		t.req.InputTokens = none.Tokenize(context.Background(), t.call.Endpoint, t.call.Body, tokenize.Options{}).Tokens
 		return
 	}
-	text := promptBytes(t.call.Body)
-	t.req.InputTokens = int64(len(text)) / bytesPerToken
-	tokens := make([]block.Token, len(text)/bytesPerToken)
-	for i := range tokens {
-		tokens[i] = block.Token(binary.LittleEndian.Uint32(text[i*bytesPerToken:]))
-	}
-	t.req.Blocks = block.AppendChain(nil, root, tokens, t.req.BlockSize)
+	t.req.Blocks, t.req.InputTokens = roughBlocks(root, t.req.BlockSize, t.call.Tools, t.call.Messages, t.call.Prompt)
 	if len(t.req.Blocks) == 0 {
 		t.req.Unhashable = "the prompt has no complete block"
 	}
 }
 
-// promptBytes returns what of a body the prompt is made of, in the order templates use: tools come before
-// messages. The messages of a conversation's next turn begin with the bytes of this one's, but for the
-// closing bracket.
-func promptBytes(body []byte) []byte {
-	var b struct {
-		Tools    json.RawMessage `json:"tools"`
-		Messages json.RawMessage `json:"messages"`
-		Prompt   json.RawMessage `json:"prompt"`
-	}
-	if json.Unmarshal(body, &b) != nil {
-		return nil
-	}
-	text := append([]byte(nil), b.Tools...)
-	last := b.Messages
+// roughTokens is memory for the bytes of a prompt as tokens.
+var roughTokens = sync.Pool{New: func() any { return new([]block.Token) }}
+
+// roughBlocks hashes the parts of a body that make the prompt, in the order templates use them: tools come
+// before messages. The messages of a conversation's next turn begin with the bytes of this one's, but for
+// the closing bracket, which is left out.
+func roughBlocks(root block.Hash, size int, tools, messages, prompt []byte) (blocks []block.Hash, tokens int64) {
+	last := messages
 	if len(last) == 0 {
-		last = b.Prompt
+		last = prompt
 	}
-	if n := len(last); n > 0 {
-		last = last[:n-1]
+	last = last[:max(len(last)-1, 0)]
+	buf := roughTokens.Get().(*[]block.Token)
+	defer roughTokens.Put(buf)
+	all := (*buf)[:0]
+	for _, part := range [][]byte{tools, last} {
+		n := len(part) / bytesPerToken * bytesPerToken // each part begins a token, so that no part moves another
+		for i := 0; i < n; i += bytesPerToken {
+			all = append(all, block.Token(binary.LittleEndian.Uint32(part[i:])))
+		}
 	}
-	return append(text, last...)
+	*buf = all
+	blocks = make([]block.Hash, 0, len(all)/size)
+	return block.AppendChain(blocks, root, all, size), int64(len(all))
 }
