@@ -186,7 +186,7 @@ func (a *api) cacheView(w http.ResponseWriter, r *http.Request) {
 	var near []string
 	for _, s := range a.Fleet.States() {
 		near = append(near, s.RouteKey)
-		wanted := s.RouteKey == id || s.WorkerID == id && (rank == target.NoRank || s.RouteKey == fmt.Sprintf("%s#dp%d", id, rank))
+		wanted := s.RouteKey == id && rank <= 0 || s.WorkerID == id && (rank == target.NoRank || s.RouteKey == fmt.Sprintf("%s#dp%d", id, rank))
 		if !wanted {
 			continue
 		}
@@ -215,17 +215,13 @@ func (a *api) explain(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, "incomplete_body", "the body could not be read to its end: "+err.Error())
 		return
 	}
-	var kind struct {
-		Prompt json.RawMessage `json:"prompt"`
-	}
-	ep := tokenize.Chat
-	if json.Unmarshal(body, &kind) == nil && kind.Prompt != nil {
-		ep = tokenize.Completions
-	}
-	call, err := router.ScanCall(r.Header.Get("X-Request-Id"), ep, body, time.Now())
+	call, err := router.ScanCall(r.Header.Get("X-Request-Id"), tokenize.Chat, body, time.Now())
 	if err != nil {
 		fail(w, http.StatusBadRequest, "invalid_json", "the body is not a request: "+err.Error())
 		return
+	}
+	if call.Prompt != nil && call.Messages == nil {
+		call.Endpoint = tokenize.Completions
 	}
 	head, err := json.Marshal(struct {
 		Schema  string         `json:"schema"`

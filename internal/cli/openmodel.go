@@ -20,7 +20,7 @@ func (a *app) openModel(path, template string, lim tokenize.Limits) (*tokenize.M
 	case err != nil:
 		return nil, nil, usage("bad model", path, err.Error(), "")
 	}
-	meta := tokenize.Meta{Vocab: m.VocabSize, ToolTemplate: m.ToolTemplate()}
+	meta := tokenize.Meta{ToolTemplate: m.ToolTemplate()} // models have more ids than their tokenizers, so those say nothing of prompts given as ids
 	for _, s := range m.Special {
 		meta.Special = append(meta.Special, tokenize.Special{Name: s.Name, Text: s.Text})
 	}

@@ -54,7 +54,7 @@ var tiny = sync.OnceValues(func() (*tokenize.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	meta := tokenize.Meta{Vocab: m.VocabSize, ToolTemplate: m.ToolTemplate()}
+	meta := tokenize.Meta{ToolTemplate: m.ToolTemplate()}
 	for _, s := range m.Special {
 		meta.Special = append(meta.Special, tokenize.Special{Name: s.Name, Text: s.Text})
 	}
