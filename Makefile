@@ -24,7 +24,7 @@ MISSPELL    := go run github.com/golangci/misspell/cmd/misspell@v0.8.0
 BENCHSTAT   := go run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 .DEFAULT_GOAL := help
-.PHONY: help setup toolchain native parity build build-nocgo test test-all race lint fuzz golden quality bench bench-compare cover man demo demo-sim clean
+.PHONY: help setup toolchain native parity build build-nocgo test test-all race lint fuzz golden quality bench bench-compare cover test-clients man demo demo-sim clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
@@ -80,6 +80,9 @@ bench-compare: setup ## compare the benchmarks matching BENCH with those of the 
 cover: setup ## test coverage, by function and in build/cover.html
 	mkdir -p build && go test -short -coverpkg ./... -coverprofile build/cover.out ./... && go tool cover -html build/cover.out -o build/cover.html && go tool cover -func build/cover.out | tail -1
 
+test-clients: setup ## hold serve to the official OpenAI clients, Python's and JavaScript's (fetched into build/clients)
+	scripts/clients.sh && go test -tags clients -count 1 -timeout 10m ./test/clients
+
 man: build ## write the man pages to man/
 	bin/kvroute man --dir man
 
@@ -89,6 +92,12 @@ demo: build ## engines, router and traffic in one process, beside round robin, f
 demo-sim: build ## sweep overlap weights over a bundled real trace, print the comparison, plot it in demo-out/
 	@mkdir -p demo-out; for e in serial batch; do printf '\n== %s engine: %s --engine %s\n\n' $$e '$(DEMO)' $$e; \
 		$(DEMO) --engine $$e --plot demo-out/$$e.svg --plot demo-out/$$e.html; done; printf '\nplots: '; ls demo-out/*
+
+engines: ## install real vLLM and SGLang for the CPU into ~/.cache (some 9 GB; needs Python, gcc, npm), unless that is done already
+	scripts/engines.sh install
+
+test-engines: build ## hold serve to real engines (ENGINES_RUN=vllm-0.32.0 for one kind); takes minutes a kind
+	ENGINES_BIN=$(CURDIR)/bin/kvroute ENGINES_REQUIRE=$${ENGINES_REQUIRE-1} go test -tags engines -count 1 -v -timeout 120m -run 'Test.*/$(ENGINES_RUN)' ./test/engines
 
 clean: ## remove what was built (build/go, a Go that setup put there, included)
 	rm -rf bin build man demo-out

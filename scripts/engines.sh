@@ -100,7 +100,7 @@ command_of() {
 	if [[ $family == sglang ]]; then
 		cmd=("$venv/bin/python" -m sglang.launch_server --model-path "$model" --served-model-name "${MODEL_NAME:-tiny}" --host 127.0.0.1 --port "$http"
 			--device cpu --dtype bfloat16 --load-format dummy --attention-backend torch_native --sampling-backend pytorch --grammar-backend none
-			--disable-overlap-schedule --skip-server-warmup --mem-fraction-static 0.3 --max-running-requests 16
+			--disable-overlap-schedule --skip-server-warmup --sleep-on-idle --mem-fraction-static 0.3 --max-running-requests 16
 			--page-size "$size" --max-total-tokens $((size * blocks)) --context-length "${MAX_LEN:-2048}"
 			--tool-call-parser qwen25 --enable-metrics --enable-cache-report --kv-events-config "{$publish}")
 		return

@@ -42,12 +42,12 @@ func TestEngines(t *testing.T) {
 	}
 }
 
-// need skips where a kind is not installed, unless KVROUTE_REQUIRE_ENGINES=1.
+// need skips where a kind is not installed, unless ENGINES_REQUIRE=1.
 func need(t *testing.T, k kind) {
 	t.Helper()
 	switch {
 	case installed(k):
-	case os.Getenv("KVROUTE_REQUIRE_ENGINES") == "1":
+	case os.Getenv("ENGINES_REQUIRE") == "1":
 		t.Fatalf("%s is not installed: make engines", k.name)
 	default:
 		t.Skipf("%s is not installed: make engines", k.name)

@@ -114,9 +114,9 @@ func (e *engine) start(t testing.TB, flags ...string) {
 	t.Logf("%s answers after %.0f s", e.id, time.Since(began).Seconds())
 }
 
-// keep says that engines are left running for the next run, and are used if they run: KVROUTE_ENGINES_KEEP=1. For
+// keep says that engines are left running for the next run, and are used if they run: ENGINES_KEEP=1. For
 // those who write these tests, as an engine takes minutes to start on a busy machine.
-func keep() bool { return os.Getenv("KVROUTE_ENGINES_KEEP") == "1" }
+func keep() bool { return os.Getenv("ENGINES_KEEP") == "1" }
 
 func alive(e *engine) bool {
 	resp, err := http.Get(e.url() + "/health")
@@ -370,11 +370,11 @@ var build struct {
 	err  error
 }
 
-// binary is the program under test: KVROUTE_BIN, or what is built of this tree.
+// binary is the program under test: ENGINES_BIN, or what is built of this tree.
 func binary(t testing.TB) string {
 	t.Helper()
 	build.Do(func() {
-		if build.path = os.Getenv("KVROUTE_BIN"); build.path != "" {
+		if build.path = os.Getenv("ENGINES_BIN"); build.path != "" {
 			return
 		}
 		build.path = filepath.Join(os.TempDir(), fmt.Sprintf("kvroute-engines-%d", os.Getpid()), "kvroute")
@@ -389,9 +389,9 @@ func binary(t testing.TB) string {
 	return build.path
 }
 
-// logDir keeps what failed runs leave behind: KVROUTE_ENGINE_LOGS, or a directory of the test's.
+// logDir keeps what failed runs leave behind: ENGINES_LOGS, or a directory of the test's.
 func logDir(t testing.TB) string {
-	if d := os.Getenv("KVROUTE_ENGINE_LOGS"); d != "" {
+	if d := os.Getenv("ENGINES_LOGS"); d != "" {
 		return d
 	}
 	return t.TempDir()
