@@ -24,7 +24,7 @@ MISSPELL    := go run github.com/golangci/misspell/cmd/misspell@v0.8.0
 BENCHSTAT   := go run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 .DEFAULT_GOAL := help
-.PHONY: help setup toolchain native parity build build-nocgo test test-all race lint fuzz golden quality bench bench-compare cover test-clients man demo demo-sim clean
+.PHONY: help setup toolchain native parity build build-nocgo test test-all race lint fuzz golden quality bench bench-compare cover test-clients man demo demo-sim engines test-engines clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
