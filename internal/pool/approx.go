@@ -21,13 +21,20 @@ type approx struct {
 	at    map[block.Hash]int32
 	nodes []node // nodes[0] is the head of the ring: next is the oldest, prev the newest
 	free  int32
+	ids   []int32 // of touch
 }
 
+// node is a block that is believed to be cached. follow is the node that came after it in the last prompt
+// that had both, 0 if there was none: a guess, to be checked by its hash, that saves looking for nearly all
+// blocks of a prompt seen before.
 type node struct {
 	hash       block.Hash
 	used       int64 // ns
 	prev, next int32
+	follow     int32 // unused on the free list
 }
+
+const unused = -1
 
 func newApprox(g Guess) *approx {
 	return &approx{guess: g, at: map[block.Hash]int32{}, nodes: make([]node, 1)}
@@ -50,22 +57,26 @@ func (a *approx) touch(chain []block.Hash, at int64, apply func(index.Op) error)
 	if len(chain) > a.guess.Blocks {
 		chain = chain[:a.guess.Blocks]
 	}
-	known := 0
-	for known < len(chain) && a.at[chain[known]] != 0 {
-		known++
-	}
+	known := a.find(chain)
+	after := int32(0)
 	for i := len(chain) - 1; i >= 0; i-- {
-		h := chain[i]
-		n, ok := a.at[h]
-		if ok {
+		h, n := chain[i], a.ids[i]
+		if n == 0 {
+			n = a.at[h] // of a chain that holds a block twice, which only hand-made ones do
+		}
+		if n != 0 {
 			a.unlink(n)
 		} else {
 			n = a.alloc()
-			a.nodes[n].hash = h
+			a.nodes[n] = node{hash: h}
 			a.at[h] = n
+		}
+		if after != 0 {
+			a.nodes[n].follow = after
 		}
 		a.nodes[n].used = at
 		a.newest(n)
+		after = n
 	}
 	if known < len(chain) {
 		op := index.Op{Kind: index.Store, Hashes: chain[known:], Handles: handles(chain[known:])}
@@ -79,6 +90,25 @@ func (a *approx) touch(chain []block.Hash, at int64, apply func(index.Op) error)
 	return a.shrink(at, apply)
 }
 
+// find puts the nodes of a chain into ids, 0 where a block has none, and returns how many at its beginning
+// have one.
+func (a *approx) find(chain []block.Hash) (known int) {
+	a.ids = a.ids[:0]
+	last := int32(0)
+	for i, h := range chain {
+		n := a.nodes[last].follow // 0 for the head of the ring
+		if n == 0 || a.nodes[n].hash != h || a.nodes[n].follow == unused {
+			n = a.at[h]
+		}
+		if n != 0 && known == i {
+			known++
+		}
+		a.ids = append(a.ids, n)
+		last = n
+	}
+	return known
+}
+
 // shrink drops what is too much or too old.
 func (a *approx) shrink(at int64, apply func(index.Op) error) error {
 	var gone []block.Hash
@@ -90,7 +120,7 @@ func (a *approx) shrink(at int64, apply func(index.Op) error) error {
 		gone = append(gone, n.hash)
 		delete(a.at, n.hash)
 		a.unlink(i)
-		n.next = a.free
+		n.next, n.follow = a.free, unused
 		a.free = i
 	}
 	if len(gone) == 0 {
