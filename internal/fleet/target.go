@@ -178,6 +178,12 @@ func (g *tgt) ended(l *lease, o router.Outcome) {
 	if g.stream != nil && o.Delivered && len(p.chain) > p.hits {
 		g.stream.Served(1)
 	}
+	switch {
+	case o.CachedTokens >= 0:
+		g.worker.reports.Store(true)
+	case o.PromptTokens >= 0 && g.worker.reports.Load():
+		o.CachedTokens = 0 // vLLM up to 0.23 says null for it
+	}
 	if o.CachedTokens < 0 {
 		g.model.pool.Unwatch(&p.watch)
 		if o.Delivered && o.Status < 300 {

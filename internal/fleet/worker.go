@@ -26,7 +26,8 @@ type worker struct {
 	ctx  context.Context //nolint:containedctx // the worker's own life; ended by end
 	stop context.CancelFunc
 
-	up atomic.Bool // health is Healthy and targets have joined
+	up      atomic.Bool // health is Healthy and targets have joined
+	reports atomic.Bool // it has reported cached tokens
 
 	mu      sync.Mutex
 	health  Health

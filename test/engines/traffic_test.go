@@ -161,6 +161,7 @@ type answer struct {
 	status int
 	worker string
 	cached int64 // as the engine reported it; -1: it did not
+	said   bool  // explicitly
 	prompt int64
 	output int64
 	ttft   time.Duration
@@ -190,7 +191,7 @@ func (a *answer) take(u *usage) {
 		a.output = *u.Completion
 	}
 	if u.Details != nil && u.Details.Cached != nil {
-		a.cached = *u.Details.Cached
+		a.cached, a.said = *u.Details.Cached, true
 	}
 }
 
