@@ -36,10 +36,17 @@ type node struct {
 // Nothing is allocated while the number of live nodes stays at or below its former maximum.
 type activeSet struct {
 	nodes []node
-	free  uint32   // head of the free list
-	slots []uint32 // node + 1, 0 = empty; length a power of two, at most half full
-	shift uint     // 64 - log2(len(slots))
+	free  uint32 // head of the free list
+	slots []slot // length a power of two, at most half full
+	shift uint   // 32 - log2(len(slots))
 	live  int
+}
+
+// slot holds the mark of a node's hash beside it, so that passing over a slot does not touch the node: nodes
+// of neighbouring slots lie anywhere in memory. The top bits of the mark are the home.
+type slot struct {
+	mark uint32
+	n    uint32 // node + 1, 0 = empty
 }
 
 const minSlots = 16
@@ -50,14 +57,12 @@ func newActiveSet() activeSet {
 	return a
 }
 
-// home is Fibonacci hashing: block hashes are uniform already, but small test ids are not.
-func (a *activeSet) home(h block.Hash) uint32 {
-	return uint32((uint64(h) * 0x9e3779b97f4a7c15) >> a.shift)
-}
+// mark is Fibonacci hashing: block hashes are uniform already, but small test ids are not.
+func mark(h block.Hash) uint32 { return uint32((uint64(h) * 0x9e3779b97f4a7c15) >> 32) }
 
 func (a *activeSet) resize(n int) {
-	a.slots = make([]uint32, n)
-	a.shift = 64
+	a.slots = make([]slot, n)
+	a.shift = 32
 	for m := n; m > 1; m >>= 1 {
 		a.shift--
 	}
@@ -69,28 +74,38 @@ func (a *activeSet) resize(n int) {
 }
 
 func (a *activeSet) place(n uint32) {
-	mask := uint32(len(a.slots) - 1)
-	i := a.home(a.nodes[n].hash)
-	for a.slots[i] != 0 {
+	mask, m := uint32(len(a.slots)-1), mark(a.nodes[n].hash)
+	i := m >> a.shift
+	for a.slots[i].n != 0 {
 		i = (i + 1) & mask
 	}
-	a.slots[i] = n + 1
+	a.slots[i] = slot{m, n + 1}
 }
 
 // find returns the slot of h and its node, or (first empty slot, none).
-func (a *activeSet) find(h block.Hash) (slot, n uint32) {
-	mask := uint32(len(a.slots) - 1)
-	i := a.home(h)
+func (a *activeSet) find(h block.Hash) (at, n uint32) {
+	mask, m := uint32(len(a.slots)-1), mark(h)
+	i := m >> a.shift
 	for {
 		s := a.slots[i]
-		if s == 0 {
+		if s.n == 0 {
 			return i, none
 		}
-		if a.nodes[s-1].hash == h {
-			return i, s - 1
+		if s.mark == m && a.nodes[s.n-1].hash == h {
+			return i, s.n - 1
 		}
 		i = (i + 1) & mask
 	}
+}
+
+// slotOf returns the slot of a live node.
+func (a *activeSet) slotOf(n uint32) uint32 {
+	mask := uint32(len(a.slots) - 1)
+	i := mark(a.nodes[n].hash) >> a.shift
+	for a.slots[i].n != n+1 {
+		i = (i + 1) & mask
+	}
+	return i
 }
 
 // add books one request and returns its last node (none where it has no blocks).
@@ -98,9 +113,9 @@ func (a *activeSet) add(chain []block.Hash) (leaf uint32) {
 	leaf = none
 	child := none
 	for i := len(chain) - 1; i >= 0; i-- {
-		slot, n := a.find(chain[i])
+		at, n := a.find(chain[i])
 		if n == none {
-			n = a.insert(chain[i], slot)
+			n = a.insert(chain[i], at)
 			a.nodes[n].depth = uint32(i + 1)
 		} else if child != none && int(a.nodes[n].depth) != i+1 {
 			return leaf // no chain: a hash at two depths
@@ -120,7 +135,7 @@ func (a *activeSet) add(chain []block.Hash) (leaf uint32) {
 }
 
 // insert makes a node without references and puts it into the given empty slot.
-func (a *activeSet) insert(h block.Hash, slot uint32) uint32 {
+func (a *activeSet) insert(h block.Hash, at uint32) uint32 {
 	n := a.free
 	if n != none {
 		a.free = a.nodes[n].parent
@@ -130,7 +145,7 @@ func (a *activeSet) insert(h block.Hash, slot uint32) uint32 {
 		a.nodes = append(a.nodes, node{hash: h, parent: none})
 	}
 	a.live++
-	a.slots[slot] = n + 1
+	a.slots[at] = slot{mark(h), n + 1}
 	if a.live*2 > len(a.slots) {
 		// The fresh node has no references yet and would be taken for a free one.
 		a.nodes[n].refs = 1
@@ -148,8 +163,7 @@ func (a *activeSet) remove(leaf uint32) {
 		if nd.refs > 0 {
 			return
 		}
-		slot, _ := a.find(nd.hash)
-		a.unplace(slot)
+		a.unplace(a.slotOf(n))
 		parent := nd.parent
 		nd.parent = a.free
 		a.free = n
@@ -159,21 +173,21 @@ func (a *activeSet) remove(leaf uint32) {
 }
 
 // unplace empties a slot and moves later entries of the run back, so that no tombstones pile up.
-func (a *activeSet) unplace(slot uint32) {
+func (a *activeSet) unplace(at uint32) {
 	mask := uint32(len(a.slots) - 1)
-	for i := slot; ; {
+	for i := at; ; {
 		i = (i + 1) & mask
 		s := a.slots[i]
-		if s == 0 {
+		if s.n == 0 {
 			break
 		}
-		home := a.home(a.nodes[s-1].hash)
-		if (i-home)&mask >= (i-slot)&mask { // its home is at or before the gap
-			a.slots[slot] = s
-			slot = i
+		home := s.mark >> a.shift
+		if (i-home)&mask >= (i-at)&mask { // its home is at or before the gap
+			a.slots[at] = s
+			at = i
 		}
 	}
-	a.slots[slot] = 0
+	a.slots[at] = slot{}
 }
 
 func (a *activeSet) clear() {
@@ -219,7 +233,7 @@ func (a *activeSet) check(ends map[uint32]uint32) error {
 	}
 	used := 0
 	for _, s := range a.slots {
-		if s != 0 {
+		if s.n != 0 {
 			used++
 		}
 	}

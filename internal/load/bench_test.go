@@ -2,6 +2,7 @@ package load_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/kvroute/kvroute/internal/block"
@@ -28,5 +29,26 @@ func BenchmarkReserveRelease(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkBusy books and ends requests one after the other on a target with 63 others in flight, none of
+// which shares a block: the set is larger than the nearest caches.
+func BenchmarkBusy(b *testing.B) {
+	const prompts, blocks = 64, 4096
+	rng := rand.New(rand.NewPCG(1, 1))
+	chains := make([][]block.Hash, prompts)
+	held := make([]load.Handle, prompts)
+	l := joined(1)
+	for i := range chains {
+		for range blocks {
+			chains[i] = append(chains[i], block.Hash(rng.Uint64()))
+		}
+		held[i] = l.Reserve(0, load.Demand{Blocks: chains[i]})
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i = (i + 1) % prompts {
+		l.Release(held[i])
+		held[i] = l.Reserve(0, load.Demand{Blocks: chains[i], PrefillTokens: 1, Tokens: 1})
 	}
 }
