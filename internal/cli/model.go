@@ -20,11 +20,11 @@ func (a *app) newModelWrite() *cobra.Command {
 	return &cobra.Command{
 		Use:   "write DIR",
 		Short: "Write the tiny model's directory: tokenizer, chat template, configuration",
-		Long: `Writes tokenizer.json, tokenizer_config.json, chat_template.jinja and config.json
-of the tiny model that kvroute engine speaks without --model-path: a byte-level
-BPE of 4,096 tokens and a ChatML template with tools. It is what serve needs as
---router-tokenizer-path in front of such engines. Files that hold something else
-are not overwritten.`,
+		Long: `Writes tokenizer.json, tokenizer_config.json, chat_template.jinja and
+config.json of the tiny model that kvroute engine speaks without --model-path:
+a byte-level BPE of 4,096 tokens and a ChatML template with tools. It is what
+serve needs as --router-tokenizer-path in front of such engines. Files that
+hold something else are not overwritten.`,
 		Example: `  kvroute model write /tmp/tiny`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {

@@ -48,11 +48,11 @@ parts of content, tool calls and some roles in their own ways; none is what
 apply_chat_template of transformers does. Without --model-path only the text is
 given, for conversations by --chat-template.
 
-With -o jsonl, --request holds one body a line, and each is answered on a line of
-its own; a body that cannot be tokenized is answered with {"error": …}.`,
+With -o jsonl, --request holds one body a line, and each is answered on a line
+of its own; a body that cannot be tokenized is answered with {"error": …}.`,
 		Example: `  kvroute model write /tmp/tiny
   kvroute tokenize --model-path /tmp/tiny --text 'Which worker holds this prefix?'
-  kvroute tokenize --model-path /tmp/tiny --prepare vllm --request request.json -o json`,
+  kvroute tokenize --model-path /tmp/tiny --text '<|im_start|>user' -o json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.tokenize(cmd.Context(), &f) },
 	}
