@@ -142,6 +142,21 @@ func (f *Fleet) Update(specs []discovery.Spec) {
 	}
 }
 
+// renew begins another life of a worker whose record is as it was, but not the engine behind it.
+func (f *Fleet) renew(w *worker) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id := w.spec.ID
+	if f.workers[id] != w { // discovery was faster
+		return
+	}
+	w.end()
+	f.lives[id]++
+	n := newWorker(f, w.spec, f.lives[id])
+	f.workers[id] = n
+	f.wg.Go(n.run)
+}
+
 // Close ends all work for the workers. Reservations stay releasable.
 func (f *Fleet) Close() {
 	f.stop()

@@ -342,3 +342,29 @@ func TestEnginesThatDial(t *testing.T) {
 		}
 	}
 }
+
+// TestAnotherEngineAtTheSameAddress: an engine dies and one with other blocks comes at its address, in less
+// time than it takes to be noticed as gone.
+func TestAnotherEngineAtTheSameAddress(t *testing.T) {
+	s := newStand(t, options{engines: []fakeengine.Config{vllm(500)}})
+	c := conversation(rand.New(rand.NewPCG(5, 5)))
+	if status, body, err := s.post(context.Background(), "/v1/chat/completions", c); err != nil || status != 200 {
+		t.Fatalf("status %d, %v: %s", status, err, body)
+	}
+	s.settle()
+	size := 32
+	if err := s.engines[0].Fault(fakeengine.Fault{BlockSize: &size}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.engines[0].Restart(); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the worker to be known anew", func() bool {
+		st := s.fleet.States()
+		return len(st) == 1 && st[0].Joined && st[0].PageSize == size && st[0].Health == fleet.Healthy
+	})
+	s.until("the old life to be over", func() bool { return s.fleet.States()[0].Stream.Trust.String() == "trusted" })
+	if n := s.fleet.States()[0].Blocks; n != 0 {
+		t.Errorf("the new life has %d blocks of the old one", n)
+	}
+}
