@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -32,13 +33,31 @@ type Config struct {
 func New(cfg Config) http.Handler {
 	a := &api{cfg}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/admin/workers", a.workers)
-	mux.HandleFunc("GET /v1/admin/cache-view/{worker...}", a.cacheView)
-	mux.HandleFunc("POST /v1/admin/explain", a.explain)
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+	for _, e := range []struct {
+		method, path string
+		handle       http.HandlerFunc
+	}{
+		{"GET", "/v1/admin/workers", a.workers},
+		{"GET", "/v1/admin/cache-view/{worker...}", a.cacheView},
+		{"POST", "/v1/admin/explain", a.explain},
+	} {
+		mux.HandleFunc(e.method+" "+e.path, e.handle)
+		mux.HandleFunc(e.path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Allow", e.method)
+			fail(w, http.StatusMethodNotAllowed, "method_not_allowed", "this path takes "+e.method)
+		})
+	}
+	nothing := func(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, "not_found", "the admin API has nothing at "+r.URL.Path)
+	}
+	mux.HandleFunc("/", nothing)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if path.Clean(r.URL.Path) != r.URL.Path {
+			nothing(w, r) // the mux would redirect
+			return
+		}
+		mux.ServeHTTP(w, r)
 	})
-	return mux
 }
 
 type api struct{ Config }

@@ -126,3 +126,26 @@ func TestExplain(t *testing.T) {
 		t.Errorf("an unknown path: %d", code)
 	}
 }
+
+func TestPathsAndMethods(t *testing.T) {
+	h, id := served(t)
+	for _, tc := range []struct {
+		method, path string
+		code         int
+	}{
+		{"POST", "/v1/admin/workers", 405},
+		{"DELETE", "/v1/admin/cache-view/" + id, 405},
+		{"GET", "/v1/admin/explain", 405},
+		{"GET", "/v1/admin/", 404},
+		{"GET", "/v1/admin/nothing", 404},
+		{"GET", "/v1/admin/workers/", 404},
+		{"GET", "/v1/admin/../models", 404},
+		{"GET", "/v1/admin//workers", 404},
+		{"GET", "/v1/admin/./workers", 404},
+	} {
+		code, doc := ask(t, h, tc.method, tc.path, "")
+		if code != tc.code || doc["error"] == nil {
+			t.Errorf("%s %s: %d %v, want %d and an error", tc.method, tc.path, code, doc, tc.code)
+		}
+	}
+}

@@ -99,6 +99,9 @@ var neverForwarded = []string{
 	rankHeader, requestIDHeader,
 }
 
+// Check says what is wrong with a configuration.
+func (c Config) Check() error { return c.check() }
+
 // check says what is wrong with a configuration and fills in what may be left out.
 func (c *Config) check() error {
 	if c.Forwarder == nil {

@@ -36,6 +36,7 @@ type exchange struct {
 	limit    *time.Timer // on the whole request
 
 	body     *sharedBody
+	bytesIn  int
 	received time.Time
 	scanned  openai.Request
 	call     Call
@@ -188,6 +189,7 @@ func (x *exchange) gone() {
 	if x.err == nil {
 		x.err = errors.New("the client left")
 	}
+	x.cut = true // or the server would answer 200 with nothing to a client that only stopped sending
 }
 
 // refuse answers with an error of the router's own, before any byte of another answer.
@@ -286,7 +288,7 @@ func (x *exchange) log(now time.Time) {
 	}
 	attrs = append(attrs, slog.Float64("duration_ms", float64(now.Sub(x.start).Microseconds())/1000))
 	if x.body != nil {
-		attrs = append(attrs, slog.Int("bytes_in", len(x.call.Body)))
+		attrs = append(attrs, slog.Int("bytes_in", x.bytesIn))
 	}
 	attrs = append(attrs, slog.Int64("bytes_out", x.out))
 	for _, t := range []struct {

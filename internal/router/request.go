@@ -166,7 +166,7 @@ func (x *exchange) receive() bool {
 		return false
 	}
 	x.r.deadline(x.rc.SetReadDeadline, time.Time{})
-	x.body = body
+	x.body, x.bytesIn = body, len(body.buf.b)
 	x.r.m.body.Observe(float64(len(body.buf.b)))
 	x.received = x.r.cfg.Now()
 	q, err := openai.Scan(body.buf.b)
