@@ -69,11 +69,14 @@ func (w *waiter) until(ctx context.Context, limit time.Duration, ready func() bo
 		defer close(done)
 		_ = w.file.SetReadDeadline(time.Unix(1, 0)) // fails only if the file is closed, which ends the wait as well
 	})
-	err := w.conn.Read(func(uintptr) bool { return ready() })
+	is := false
+	err := w.conn.Read(func(uintptr) bool { is = ready(); return is })
 	if !stop() {
 		<-done // its deadline must not hit the next wait
 	}
 	switch {
+	case is: // ready may have taken a message, which must not be lost because ctx ended meanwhile
+		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, os.ErrDeadlineExceeded):
