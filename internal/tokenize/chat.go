@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -313,12 +314,30 @@ func pythonSpace(r rune) bool {
 	return false
 }
 
-// text are the variables as the template gets them.
+// text are the variables as the template gets them. The messages, which are nearly all of it, are written
+// in place.
 func (c *chat) text(dst []byte) []byte {
-	if c.messages != nil {
-		c.vars.set("messages", listText(c.messages))
+	if c.messages == nil {
+		return c.vars.append(slices.Grow(dst, c.vars.size()))
 	}
-	return c.vars.append(dst)
+	c.vars.set("messages", nil)
+	n := c.vars.size()
+	for i := range c.messages {
+		n += c.messages[i].size()
+	}
+	dst = append(slices.Grow(dst, n), '{')
+	for i, m := range c.vars {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(appendQuoted(dst, []byte(m.key)), ':')
+		if m.key == "messages" {
+			dst = appendList(dst, c.messages)
+		} else {
+			dst = append(dst, m.val...)
+		}
+	}
+	return append(dst, '}')
 }
 
 // mediaTypes are the types of parts of content that are not text, and what vLLM calls them for templates.

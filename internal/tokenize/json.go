@@ -30,6 +30,7 @@ const (
 type value struct {
 	kind kind
 	esc  bool   // a string with escapes
+	own  bool   // key is memory of its own, not part of the text
 	nums int    // in an array of nothing but numbers: how many; they have no kids, there may be 100,000
 	raw  []byte // the value's text
 	key  []byte // in an object: the member's name, decoded
@@ -159,7 +160,7 @@ func (p *jsonParser) object(depth int) (value, error) {
 		if err != nil {
 			return value{}, err
 		}
-		v.key = key
+		v.key, v.own = key, esc
 		p.stack = append(p.stack, v)
 		if c := p.peek(); c == '}' {
 			break
@@ -338,6 +339,22 @@ func hex4(s []byte) (r rune, ok bool) {
 		}
 	}
 	return r, true
+}
+
+// move makes a value stand in a copy of the text that it was read from. Where a slice begins in a text is
+// told by their capacities, which end at the same byte.
+func (v *value) move(from, to []byte) {
+	in := func(s []byte) []byte {
+		at := cap(from) - cap(s)
+		return to[at : at+len(s)]
+	}
+	v.raw = in(v.raw)
+	if v.key != nil && !v.own {
+		v.key = in(v.key)
+	}
+	for i := range v.kids {
+		v.kids[i].move(from, to)
+	}
 }
 
 // get returns an object's member; its kind is kindNone where there is none.

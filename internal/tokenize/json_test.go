@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 var jsonTexts = []string{
@@ -31,6 +33,16 @@ func checkJSON(t *testing.T, text []byte) {
 		return
 	}
 	walkJSON(t, &v)
+	first, second := bytes.Clone(text), append([]byte(nil), text...)
+	moved, err := parseJSON(first)
+	if err != nil {
+		t.Fatalf("parseJSON(%q) the second time: %v", text, err)
+	}
+	moved.move(moved.raw, second[bytes.Index(text, moved.raw):])
+	clear(first)
+	if diff := cmp.Diff(v, moved, cmp.AllowUnexported(value{})); diff != "" {
+		t.Fatalf("parseJSON(%q) and moved (-want +got):\n%s", text, diff)
+	}
 }
 
 func walkJSON(t *testing.T, v *value) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -205,16 +206,11 @@ func (m *Model) within(ctx context.Context, ep Endpoint, v *value, opt Options, 
 		defer m.release()
 		return m.work(ctx, ep, v, &opt, res)
 	}
-	// Nobody may touch the caller's body after we return.
-	own, err := parseJSON(bytes.Clone(v.raw))
-	if err != nil {
-		m.release()
-		return res.refuse(unsupported("%w", err)) // cannot be: it was read before
-	}
+	v.move(v.raw, bytes.Clone(v.raw)) // nobody may touch the caller's body after we return
 	done := make(chan Result, 1)
 	go func() {
 		defer m.release()
-		done <- m.work(ctx, ep, &own, &opt, res)
+		done <- m.work(ctx, ep, v, &opt, res)
 	}()
 	select {
 	case r := <-done:
@@ -331,16 +327,28 @@ func (m *Model) chatRuns(ctx context.Context, v *value, opt *Options, res *Resul
 
 var errNoEncoder = &refusal{ReasonNoTokenizer, errors.New("no tokenizer was loaded")}
 
+// varsPool is memory for the variables of templates, as large as their bodies.
+var varsPool = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxPooled bounds what is kept in it.
+const maxPooled = 4 << 20
+
 // render renders a prepared conversation.
 func (m *Model) render(c *chat, now time.Time) ([]byte, error) {
 	tpl := m.template(c.tooled)
 	if tpl == nil {
 		return nil, templateFailed(errors.New("the model has no chat template"))
 	}
-	text, err := tpl.Render(nil, c.text(nil), now)
+	vars := varsPool.Get().(*[]byte)
+	*vars = c.text((*vars)[:0])
+	text, err := tpl.Render(nil, *vars, now)
 	if err != nil && c.flatTools != nil {
 		c.vars.set("tools", c.flatTools)
-		text, err = tpl.Render(nil, c.text(nil), now)
+		*vars = c.text((*vars)[:0])
+		text, err = tpl.Render(nil, *vars, now)
+	}
+	if cap(*vars) <= maxPooled {
+		varsPool.Put(vars)
 	}
 	if err != nil {
 		return nil, templateFailed(err)
