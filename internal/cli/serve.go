@@ -85,9 +85,10 @@ SIGTERM or SIGINT drains, a second one ends at once. See docs/serve.md.`,
 	text := func(name, arg, def, group, usage string, to *string) {
 		bind(cmd, fs, spec{name: name, arg: arg, def: def, group: group, usage: usage}, to, parseText)
 	}
-	span := func(name, def, group, usage string, to *time.Duration) {
-		bind(cmd, fs, spec{name: name, arg: "TIME", def: def, group: group, usage: usage}, to, parseSpan)
+	atLeast := func(low time.Duration, name, def, group, usage string, to *time.Duration) {
+		bind(cmd, fs, spec{name: name, arg: "TIME", def: def, group: group, usage: usage}, to, spanAtLeast(low))
 	}
+	span := func(name, def, group, usage string, to *time.Duration) { atLeast(0, name, def, group, usage, to) }
 	choice := func(name, def, group, usage string, to *string, values ...string) {
 		bind(cmd, fs, spec{name: name, arg: "NAME", def: def, group: group, usage: usage, values: values}, to, oneOf(values...))
 	}
@@ -100,10 +101,10 @@ SIGTERM or SIGINT drains, a second one ends at once. See docs/serve.md.`,
 	text("workers-file", "FILE", "", groupWorkers, "workers in YAML or JSON, followed as it changes", &f.workersFile)
 	choice("request-transport", "http", groupWorkers, "how requests reach workers", &f.transport, "http")
 	choice("kv-event-transport", "zmq", groupWorkers, "how cache events come", &f.events, "zmq")
-	span("health-interval", "10s", groupWorkers, "time between health checks of a worker", &f.health)
+	atLeast(10*time.Millisecond, "health-interval", "10s", groupWorkers, "time between health checks of a worker", &f.health)
 	bind(cmd, fs, spec{name: "silent-after", arg: "N", def: "16", group: groupWorkers, usage: "requests without a cache event after which a worker's stream counts as silent"}, &f.silentAfter, intBetween(1, 1<<20))
 	bind(cmd, fs, spec{name: "approximate-blocks", arg: "N", def: "65536", group: groupWorkers, usage: "blocks that a worker without events is believed to cache"}, &f.guess.Blocks, intBetween(1, 1<<26))
-	span("approximate-age", "10m", groupWorkers, "time that a prefix is believed to stay on a worker without events", &f.guess.Age)
+	atLeast(time.Millisecond, "approximate-age", "10m", groupWorkers, "time that a prefix is believed to stay on a worker without events", &f.guess.Age)
 
 	bindList(cmd, fs, spec{
 		name: "router-tokenizer-path", arg: "[MODEL=]DIR", group: groupPrompts,
@@ -111,9 +112,9 @@ SIGTERM or SIGINT drains, a second one ends at once. See docs/serve.md.`,
 	}, "", &f.tokenizers, parseText)
 	text("chat-template", "FILE", "", groupPrompts, "chat template to use instead of the model's own", &f.template)
 	bind(cmd, fs, spec{name: "block-size", arg: "N", def: "16", group: groupPrompts, usage: "tokens in a block of the mirrors; best is the engines' block size or a divisor of it"}, &f.blockSize, intBetween(1, 1<<16))
-	span("tokenize-timeout", "2s", groupPrompts, "time to make tokens of a prompt; then it is routed by load", &f.tokenizeTime)
-	bind(cmd, fs, spec{name: "tokenize-cache", arg: "SIZE", def: "256MiB", group: groupPrompts, usage: "memory for tokens of earlier prompts"}, &f.tokenCache, parseCount)
-	bind(cmd, fs, spec{name: "tokenize-max", arg: "SIZE", def: "32MiB", group: groupPrompts, usage: "longest prompt that is tokenized; longer ones are routed by load"}, &f.maxText, parseCount)
+	atLeast(time.Millisecond, "tokenize-timeout", "2s", groupPrompts, "time to make tokens of a prompt; then it is routed by load", &f.tokenizeTime)
+	bind(cmd, fs, spec{name: "tokenize-cache", arg: "SIZE", def: "256MiB", group: groupPrompts, usage: "memory for tokens of earlier prompts"}, &f.tokenCache, parseSize)
+	bind(cmd, fs, spec{name: "tokenize-max", arg: "SIZE", def: "32MiB", group: groupPrompts, usage: "longest prompt that is tokenized; longer ones are routed by load"}, &f.maxText, parseSize)
 	bind(cmd, fs, spec{name: "index-limit", arg: "N", def: "0", group: groupPrompts, usage: "greatest number of (block, target) pairs mirrored for a model; 0: 268 million"}, &f.indexLimit, countBetween(0, 1<<40))
 
 	text("listen", "ADDR", ":8000", groupListen, "address of the API", &f.listen)
@@ -130,12 +131,12 @@ SIGTERM or SIGINT drains, a second one ends at once. See docs/serve.md.`,
 	bindSwitch(cmd, fs, spec{name: "stream-usage", group: groupListen, usage: "ask engines for usage at the end of every stream, to hold predictions against it; clients that did not ask do not see it"}, &f.router.StreamUsage)
 	bindSwitch(cmd, fs, spec{name: "dry-run", group: groupListen, local: true, usage: "check everything that can be reached, print the plan and end"}, &f.dryRun)
 
-	bind(cmd, fs, spec{name: "max-body", arg: "SIZE", def: "64MiB", group: groupLimits, usage: "largest body of a request"}, &f.router.MaxBody, parseCount)
+	bind(cmd, fs, spec{name: "max-body", arg: "SIZE", def: "64MiB", group: groupLimits, usage: "largest body of a request"}, &f.router.MaxBody, parseSize)
 	bind(cmd, fs, spec{name: "max-in-flight", arg: "N", def: "16384", group: groupLimits, usage: "requests in flight at once, 0: no limit; more are answered 429"}, &f.router.MaxInFlight, intBetween(0, 1<<24))
 	bind(cmd, fs, spec{name: "max-per-worker", arg: "N", def: "0", group: groupLimits, usage: "the same for each worker"}, &f.router.MaxPerWorker, intBetween(0, 1<<24))
 	d := router.Defaults()
-	span("body-timeout", d.BodyTimeout.String(), groupLimits, "time for a request's body to arrive", &f.router.BodyTimeout)
-	span("connect-timeout", "5s", groupLimits, "time to connect to a worker", &f.connectTimeout)
+	span("body-timeout", d.BodyTimeout.String(), groupLimits, "time for a request's body to arrive, 0: no limit", &f.router.BodyTimeout)
+	span("connect-timeout", "5s", groupLimits, "time to connect to a worker, 0: no limit", &f.connectTimeout)
 	span("first-byte-timeout", d.FirstByteTimeout.String(), groupLimits, "time for a worker's answer to begin, 0: no limit", &f.router.FirstByteTimeout)
 	span("idle-timeout", d.IdleTimeout.String(), groupLimits, "time between two pieces of an answer, 0: no limit", &f.router.IdleTimeout)
 	span("total-timeout", d.TotalTimeout.String(), groupLimits, "time for a whole request, 0: no limit", &f.router.TotalTimeout)
@@ -144,7 +145,7 @@ SIGTERM or SIGINT drains, a second one ends at once. See docs/serve.md.`,
 	span("drain-limit", d.DrainLimit.String(), groupLimits, "time for requests to finish after that, 0: no limit", &f.router.DrainLimit)
 
 	bind(cmd, fs, spec{name: "attempts", arg: "N", def: "3", group: groupFailover, usage: "workers tried for a request before its first byte, each once"}, &f.router.Retry.Attempts, intBetween(1, 1000))
-	span("retry-within", d.Retry.Within.String(), groupFailover, "no further attempt later than this", &f.router.Retry.Within)
+	span("retry-within", d.Retry.Within.String(), groupFailover, "no further attempt later than this, 0: no limit", &f.router.Retry.Within)
 	bind(cmd, fs, spec{name: "retry-ratio", arg: "SHARE", def: "0.2", group: groupFailover, usage: "retries allowed for each request, over all"}, &f.router.Retry.Ratio, parseReal)
 	bind(cmd, fs, spec{name: "retry-burst", arg: "N", def: "64", group: groupFailover, usage: "retries that may be saved up"}, &f.router.Retry.Burst, intBetween(0, 1<<20))
 	bind(cmd, fs, spec{name: "breaker-failure-threshold", arg: "N", def: "3", group: groupFailover, env: []string{"INFERA_BREAKER_FAILURE_THRESHOLD"}, usage: "failures in a row after which a worker is left alone; 0: never"}, &f.router.Breaker.Threshold, intBetween(0, 1<<20))
@@ -155,7 +156,7 @@ SIGTERM or SIGINT drains, a second one ends at once. See docs/serve.md.`,
 	bind(cmd, fs, spec{name: "record-max-size", arg: "SIZE", def: "1GiB", group: groupKeep, usage: "begin another file after this much"}, &f.recordMax, parseCount)
 	bind(cmd, fs, spec{name: "record-keep", arg: "N", def: "0", group: groupKeep, usage: "files of a run to keep, 0: all; without the first a recording cannot be verified"}, &f.recordKeep, intBetween(0, 1<<20))
 	text("snapshot", "FILE", "", groupKeep, "keep the mirrors here and start from them, where the engines' sequence numbers show that they still hold", &f.snapshot)
-	span("snapshot-interval", "1m", groupKeep, "time between two snapshots", &f.snapshotEvery)
+	atLeast(time.Second, "snapshot-interval", "1m", groupKeep, "time between two snapshots", &f.snapshotEvery)
 
 	choice("log-level", "info", groupLog, "least level to log: debug, info, warn, error", &f.logLevel, "debug", "info", "warn", "error")
 	choice("log-format", "text", groupLog, "text (one key=value line each) or json", &f.logFormat, "text", "json")

@@ -51,6 +51,9 @@ func (a *app) serve(ctx context.Context, f *serveFlags) error {
 	if err := a.checkServe(f); err != nil {
 		return err
 	}
+	if err := checkSurroundings(f); err != nil {
+		return err
+	}
 	log := newLog(a, f)
 	s := &server{a: a, f: f, log: log, reg: prometheus.NewRegistry(), source: discovery.Static(f.workers)}
 	s.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -88,6 +91,8 @@ func (a *app) checkServe(f *serveFlags) error {
 		return usage("--worker and --workers-file", "kvroute serve", "workers come from one place", "put all of them into the file")
 	case f.backend == "file" && f.workersFile == "":
 		return usage("no workers", "--discovery-backend file", "the file is not named", "add --workers-file FILE")
+	case f.template != "" && len(f.tokenizers) == 0:
+		return usage("no model for the chat template", "--chat-template", "without a tokenizer prompts are not rendered", "add --router-tokenizer-path DIR")
 	case (f.tlsCert == "") != (f.tlsKey == ""):
 		return usage("half a certificate", "--tls-cert, --tls-key", "both are needed", "")
 	case f.adminListen != "" && f.adminListen == f.listen:

@@ -149,6 +149,15 @@ func countBetween(low, high int64) func(string) (int64, error) {
 	}
 }
 
+// parseSize is parseCount for sizes that are not 0.
+func parseSize(s string) (int64, error) {
+	n, err := parseCount(s)
+	if err == nil && n == 0 {
+		return 0, &valueError{why: "less than 1"}
+	}
+	return n, err
+}
+
 // intBetween is countBetween as an int.
 func intBetween(low, high int64) func(string) (int, error) {
 	parse := countBetween(low, high)
@@ -168,6 +177,17 @@ func parseSpan(s string) (time.Duration, error) {
 		return 0, &valueError{why: "negative"}
 	}
 	return d, nil
+}
+
+// spanAtLeast is parseSpan with a lower bound, for times of which none at all would mean nothing.
+func spanAtLeast(low time.Duration) func(string) (time.Duration, error) {
+	return func(s string) (time.Duration, error) {
+		d, err := parseSpan(s)
+		if err == nil && d < low {
+			return 0, &valueError{why: "less than " + low.String()}
+		}
+		return d, err
+	}
 }
 
 // parseReal reads a finite number that is not negative.
