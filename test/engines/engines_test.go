@@ -30,6 +30,7 @@ const (
 
 // TestEngines runs the whole suite for each kind that is installed.
 func TestEngines(t *testing.T) {
+	t.Cleanup(func() { printReport(t) })
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			need(t, k)
@@ -69,6 +70,7 @@ func testCached(t *testing.T, engines []*engine) {
 			t.Fatalf("replay --verify: %v\n%s", err, out)
 		}
 		t.Logf("replay --verify: %s", bytes.TrimSpace(out))
+		note(engines[0].kind, "`replay --verify`", strings.TrimSpace(string(out)))
 	})
 }
 
@@ -182,6 +184,16 @@ func (c *tally) String() string {
 	return b.String()
 }
 
+// note puts the tally into the report.
+func (c *tally) note(k kind, how string) {
+	note(k, how+": equal", fmt.Sprintf("%d of %d (%s)", c.equal, c.compared, percent(c.equal, c.compared)))
+	note(k, how+": overtaken", fmt.Sprint(c.overtaken))
+	note(k, how+": reported otherwise", fmt.Sprint(c.incomparable))
+	note(k, how+": left early, not reported", fmt.Sprintf("%d, %d", c.uncompared, c.unreported))
+	note(k, how+": differences in tokens", counts(c.differences))
+	note(k, how+": differences where overtaken", counts(c.overtakenDiff))
+}
+
 func percent(n, of int) string {
 	if of == 0 {
 		return "none"
@@ -221,6 +233,7 @@ func testSequential(t *testing.T, r *router, engines []*engine) {
 	}
 	t.Logf("requests: %v", sorts)
 	t.Log(c)
+	c.note(engines[0].kind, "one after the other")
 	if c.equal != c.compared {
 		t.Errorf("%d of %d predictions differ from what the engine reports", c.compared-c.equal, c.compared)
 	}
@@ -245,6 +258,7 @@ func testConcurrent(t *testing.T, r *router, engines []*engine) {
 		c.add(t, &results[i])
 	}
 	t.Log(c)
+	c.note(engines[0].kind, fmt.Sprintf("%d clients", clients))
 	if c.compared < concurrent/4 {
 		t.Errorf("only %d of %d requests could be compared", c.compared, concurrent)
 	}
@@ -299,7 +313,9 @@ func testTokens(t *testing.T, e *engine) {
 			t.Errorf("%s: %d tokens here, %d there: %v", q.what, len(ours[i]), len(theirs), q.body)
 		}
 	}
-	t.Logf("%d requests have equal tokens", compared)
+	if !t.Failed() {
+		note(e.kind, "requests with equal tokens", fmt.Sprintf("%d of %d", compared, compared))
+	}
 	e.forget(t) // SGLang had to generate for some
 }
 

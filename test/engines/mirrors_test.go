@@ -92,7 +92,7 @@ func testDeaths(t *testing.T, engines []*engine) {
 		})
 		run(t, nil, "kill", dead.id)
 		wg.Wait()
-		cut, moved := 0, map[string]int{}
+		failed, cut, moved := 0, 0, map[string]int{}
 		for _, res := range results {
 			moved[res.answer.worker]++
 			switch {
@@ -100,10 +100,11 @@ func testDeaths(t *testing.T, engines []*engine) {
 			case res.cut:
 				cut++ // it had begun
 			case res.status != 200 || res.err != nil:
+				failed++
 				t.Errorf("%s: status %d, error %v: %s", res.id, res.status, res.err, res.text)
 			}
 		}
-		t.Logf("200 requests: %d were cut in the midst of their stream, none failed before; by worker %v", cut, moved)
+		t.Logf("200 requests: %d were cut in the midst of their stream, %d failed before; by worker %v", cut, failed, moved)
 		dead.start(t)
 		r.await(t, "the engine's return", 2*time.Minute, func() bool {
 			w := r.workers(t)[1]
@@ -115,6 +116,8 @@ func testDeaths(t *testing.T, engines []*engine) {
 			c.add(t, &res)
 		}
 		t.Logf("afterwards: %v", c)
+		note(dead.kind, "an engine killed amid 200 requests: failed before their first byte, cut after it", fmt.Sprintf("%d, %d", failed, cut))
+		note(dead.kind, "after its restart: equal", fmt.Sprintf("%d of %d", c.equal, c.compared))
 		if r.workers(t)[1].Stream.Restarts == 0 {
 			t.Error("the restart was not noticed")
 		}
@@ -132,6 +135,7 @@ func testDeaths(t *testing.T, engines []*engine) {
 				if after[i].ContentHash != before[i].ContentHash || after[i].Trust != "trusted" {
 					t.Errorf("%s: %s has content %s, trust %s (%s); before it was %s", what, after[i].RouteKey, after[i].ContentHash, after[i].Trust, after[i].TrustReason, before[i].ContentHash)
 				}
+				note(engines[0].kind, "router killed and started "+what+": mirrors equal", fmt.Sprintf("%v", !t.Failed()))
 				t.Logf("%s: %s: %d blocks, %d batches replayed", what, after[i].RouteKey, after[i].BlockCount, after[i].Stream.Replayed)
 			}
 		}
@@ -176,7 +180,9 @@ func testRoundRobin(t *testing.T, engines []*engine) {
 		return row{100 * float64(cached) / float64(prompt), first[len(first)/2], first[len(first)*9/10]}
 	}
 	other, ours := measure("round-robin"), measure("least-work")
-	for name, w := range map[string]row{"round-robin": other, "least-work": ours} {
+	for i, w := range []row{other, ours} {
+		name := []string{"round-robin", "least-work"}[i]
+		note(engines[0].kind, name+": cached share of prompt tokens; TTFT p50, p90", fmt.Sprintf("%.1f %%; %d ms, %d ms", w.share, w.p50.Milliseconds(), w.p90.Milliseconds()))
 		t.Logf("%-12s cached %5.1f %% of prompt tokens, TTFT p50 %4d ms, p90 %4d ms", name, w.share, w.p50.Milliseconds(), w.p90.Milliseconds())
 	}
 	if ours.share <= other.share {

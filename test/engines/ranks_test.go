@@ -14,6 +14,7 @@ import (
 // that begin alike have to go to the rank that has the beginning, which only the engine's cached tokens can show.
 func TestRanks(t *testing.T) {
 	flags := map[string][]string{"vllm": {"--data-parallel-size", "2"}, "sglang": {"--dp-size", "2"}}
+	t.Cleanup(func() { printReport(t) })
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			need(t, k)
@@ -75,6 +76,9 @@ func testRanks(t *testing.T, e *engine) {
 			}
 			hits[a.worker] += a.cached
 		}
+	}
+	if !t.Failed() {
+		note(e.kind, "two data-parallel ranks: prompts on each; repeated ones on the rank that has them, all cached there", fmt.Sprintf("%d and %d; 20 of 20", homes[ws[0].RouteKey], homes[ws[1].RouteKey]))
 	}
 	t.Logf("prompts by rank: %v; cached tokens of repeated ones by rank: %v", homes, hits)
 	for rank, w := range r.workers(t) {
