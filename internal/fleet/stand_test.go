@@ -71,6 +71,8 @@ type stand struct {
 	url     string
 	rec     *recorder.Recorder
 	file    string // of the recording
+	over    *stand // whose engines these are; nil: its own
+	log     bytes.Buffer
 	close   func()
 }
 
@@ -82,6 +84,8 @@ type options struct {
 	noEvent bool
 	spec    func(i int, e *fakeengine.Engine) string // nil: the URL, and what the engine does not say
 	record  bool
+	over    *stand                         // another stand's engines, instead of some of its own
+	speaks  func(i int) tokenize.Tokenizer // of the engines; nil: the tiny model
 }
 
 func newStand(t testing.TB, opt options) *stand {
@@ -90,12 +94,15 @@ func newStand(t testing.TB, opt options) *stand {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stand{t: t}
+	s := &stand{t: t, over: opt.over}
 	for i, c := range opt.engines {
 		if !opt.noEvent {
 			c.Events, c.Replay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
 		}
 		c.Tokenizer = tok
+		if opt.speaks != nil {
+			c.Tokenizer = opt.speaks(i)
+		}
 		e, err := fakeengine.Start(c)
 		if err != nil {
 			t.Fatal(err)
@@ -114,6 +121,9 @@ func newStand(t testing.TB, opt options) *stand {
 		}
 		s.specs = append(s.specs, spec)
 	}
+	if opt.over != nil {
+		s.specs = opt.over.specs
+	}
 	via, err := zmq.New(zmq.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +133,7 @@ func newStand(t testing.TB, opt options) *stand {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := slog.New(slog.NewTextHandler(logTo{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := slog.New(slog.NewTextHandler(&logTo{t: t, all: &s.log}, nil))
 	if opt.score.Policy == "" {
 		opt.score = score.Defaults()
 	}
@@ -195,12 +205,20 @@ type doer struct{ *router.HTTP }
 
 func (d doer) RoundTrip(r *http.Request) (*http.Response, error) { return d.Do(r) }
 
-// logTo shows the log of a test that fails.
-type logTo struct{ t testing.TB }
+// logTo shows the warnings of a test that fails, and keeps everything.
+type logTo struct {
+	t   testing.TB
+	mu  sync.Mutex
+	all *bytes.Buffer
+}
 
-func (l logTo) Write(p []byte) (int, error) {
-	l.t.Log(strings.TrimSpace(string(p)))
-	return len(p), nil
+func (l *logTo) Write(p []byte) (int, error) {
+	if !bytes.Contains(p, []byte("level=INFO")) {
+		l.t.Log(strings.TrimSpace(string(p)))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(p)
 }
 
 // until waits for what happens by itself.
@@ -257,7 +275,11 @@ func (s *stand) truth(st fleet.TargetState) uint64 {
 	if _, r, ok := strings.Cut(st.RouteKey, "#dp"); ok {
 		fmt.Sscan(r, &rank)
 	}
-	for _, e := range s.engines {
+	engines := s.engines
+	if s.over != nil {
+		engines = s.over.engines
+	}
+	for _, e := range engines {
 		if strings.TrimPrefix(e.URL(), "http://") != st.WorkerID {
 			continue
 		}
