@@ -53,8 +53,8 @@ race: setup ## the tests of `make test` (of the packages RACE) under the race de
 	CGO_ENABLED=1 go test -short -race -timeout 30m $(RACE)
 
 lint: setup ## go vet, staticcheck, gofumpt, spelling
-	go mod tidy -diff && go vet ./... && $(STATICCHECK) ./...
-	@out=$$($(GOFUMPT) -l cmd internal); [[ -z $$out ]] || { echo "not formatted (run gofumpt -w):"; echo "$$out"; exit 1; }
+	go mod tidy -diff && go vet ./... && go vet -tags clients,engines ./test/... && $(STATICCHECK) ./...
+	@out=$$($(GOFUMPT) -l cmd internal test); [[ -z $$out ]] || { echo "not formatted (run gofumpt -w):"; echo "$$out"; exit 1; }
 	git ls-files -z -- ':!*.gz' ':!*.zst' ':!*/testdata/fuzz/*' | xargs -0 $(MISSPELL) -error
 
 fuzz: setup ## run every fuzz target for FUZZTIME (10s)

@@ -75,8 +75,10 @@ func run(t *testing.T, client *exec.Cmd, dir string) {
 	if err := os.WriteFile(keys, []byte("# keys of the clients' tests\n"+apiKey+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	common := []string{"--router-tokenizer-path", "tiny=" + tiny, "--explain-header", "--drain-delay", "1s", "--log-level", "warn",
-		"--worker", workers[0], "--worker", workers[1], "--worker", scene.URL + ",model=scene"}
+	common := []string{
+		"--router-tokenizer-path", "tiny=" + tiny, "--explain-header", "--drain-delay", "1s", "--log-level", "warn",
+		"--worker", workers[0], "--worker", workers[1], "--worker", scene.URL + ",model=scene",
+	}
 	open, keyed, full, drained := router(t, bin, common...), router(t, bin, append(common, "--api-key-file", keys)...),
 		router(t, bin, append(common, "--max-in-flight", "1")...), router(t, bin, common...)
 	client.Env = append(append(os.Environ(), client.Env...),
