@@ -131,7 +131,7 @@ func TestRecordedRunIsReplayed(t *testing.T) {
 	wg.Wait()
 	s.until("no reservations", func() bool { return s.held() == 0 })
 	v := s.verify()
-	if v.Decisions < 480 || served.Load() < 300 || aborted.Load() == 0 {
+	if v.Decisions < 400 || served.Load() < 300 || aborted.Load() == 0 {
 		t.Errorf("%d decisions, %d served, %d refused, %d aborted: too little happened", v.Decisions, served.Load(), refused.Load(), aborted.Load())
 	}
 }
