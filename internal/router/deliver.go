@@ -262,6 +262,13 @@ func (d *delivery) end() (retry string) {
 	if d.stream && d.ok && !x.began && len(d.held) == 0 {
 		return a.broken("cut", errors.New("an event stream without an event"))
 	}
+	if d.unfinished() {
+		if !x.began {
+			return a.broken("cut", io.ErrUnexpectedEOF)
+		}
+		d.cutOff(io.ErrUnexpectedEOF)
+		return ""
+	}
 	d.begin()
 	if len(d.held) > 0 {
 		if err := d.write(d.held, true); err != nil {
@@ -290,6 +297,13 @@ func (d *delivery) end() (retry string) {
 		x.outcome, x.err = outcomeClientError, fmt.Errorf("%s answered %s", a.target.RouteKey, d.resp.Status)
 	}
 	return ""
+}
+
+// unfinished reports whether a stream that only the end of its connection ends has ended before it said so:
+// the worker died, or was cut off.
+func (d *delivery) unfinished() bool {
+	framed := d.resp.ContentLength >= 0 || len(d.resp.TransferEncoding) > 0 || d.resp.ProtoMajor > 1
+	return d.stream && d.ok && !framed && !d.done && !d.failed
 }
 
 func (d *delivery) account() {

@@ -39,11 +39,16 @@ const maxKept = 64 << 10
 // dispatch sends the request to one worker after the other until one answers for good.
 func (x *exchange) dispatch(t Ticket) {
 	x.tried = make(map[string]bool, 2)
+	reason := ""
 	for {
 		l, c, err := x.pick(t)
 		if err != nil {
 			x.failed(err)
 			return
+		}
+		if reason != "" {
+			x.r.m.retries.WithLabelValues(reason).Inc()
+			x.r.cfg.Log.Info("trying another worker", "request_id", x.id, "worker", l.Target().RouteKey, "instead_of", x.routeKey, "reason", reason, "err", x.err)
 		}
 		if x.attempts++; x.attempts == 1 {
 			x.r.m.firstChunk.Observe(x.r.cfg.Now().Sub(x.received).Seconds())
@@ -51,8 +56,7 @@ func (x *exchange) dispatch(t Ticket) {
 		a := attempt{x: x, lease: l, claim: c, target: l.Target(), out: Outcome{PromptTokens: -1, CachedTokens: -1, CompletionTokens: -1}}
 		x.tried[a.target.Worker] = true
 		x.worker, x.routeKey = a.target.Worker, a.target.RouteKey
-		reason := a.run()
-		if reason == "" {
+		if reason = a.run(); reason == "" {
 			return
 		}
 		if x.ctx.Err() != nil {
@@ -64,8 +68,6 @@ func (x *exchange) dispatch(t Ticket) {
 			x.giveUp()
 			return
 		}
-		x.r.m.retries.WithLabelValues(reason).Inc()
-		x.r.cfg.Log.Info("trying another worker", "request_id", x.id, "worker", x.routeKey, "reason", reason, "err", x.err)
 	}
 }
 

@@ -61,6 +61,9 @@ func TestFailover(t *testing.T) {
 		{"a stream cut before its first record is whole", func(w http.ResponseWriter, _ *http.Request) {
 			hijack(w, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n6\r\ndata: \r\n")
 		}, true, "cut", "cut", open, false, true},
+		{"a stream without length or chunks, closed before its first record is whole", func(w http.ResponseWriter, _ *http.Request) {
+			hijack(w, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {")
+		}, true, "cut", "cut", open, false, true},
 		{"an empty stream", func(w http.ResponseWriter, _ *http.Request) { stream(w, "") }, true, "cut", "cut", open, false, true},
 		{"400", status(400), false, "", "refused", closed, false, false},
 		{"401", status(401), false, "", "refused", closed, false, false},

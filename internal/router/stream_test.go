@@ -255,6 +255,11 @@ func TestMidStreamFailures(t *testing.T) {
 	cut := func(text string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { hijack(w, head+text) }
 	}
+	whole := func(text string) http.HandlerFunc { // no length, no chunks
+		return func(w http.ResponseWriter, _ *http.Request) {
+			hijack(w, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"+text)
+		}
+	}
 	long := `data: {"x":"` + strings.Repeat("y", maxHeld+100)
 	engines := "data: {\"error\":{\"message\":\"m\",\"type\":\"t\",\"code\":500}}\n\n"
 	tests := []struct {
@@ -271,6 +276,9 @@ func TestMidStreamFailures(t *testing.T) {
 		{"cut inside a chunk", cut(chunk(recRole) + "ff\r\n" + recA[:20]), nil, recRole, "worker_failed", outcomeMidStream, 1},
 		{"cut inside a long record", cut(chunk(recRole) + chunk(long)), nil, recRole + long + "\n\n", "worker_failed", outcomeMidStream, 1},
 		{"cut after the end", cut(chunk(recA) + chunk(recDone)), nil, recA + recDone, "", outcomeOK, 0},
+		{"closed where only that ends it", whole(recRole + recA), nil, recRole + recA, "worker_failed", outcomeMidStream, 1},
+		{"closed inside a record", whole(recRole + recA + recB[:20]), nil, recRole + recA, "worker_failed", outcomeMidStream, 1},
+		{"closed after the end", whole(recA + recDone), nil, recA + recDone, "", outcomeOK, 0},
 		{"silent", silent, func(c *Config) { c.IdleTimeout = 20 * time.Millisecond }, recRole + recA, "timeout", outcomeTimeout, 1},
 		{"too long in all", silent, func(c *Config) { c.TotalTimeout = 50 * time.Millisecond }, recRole + recA, "timeout", outcomeTimeout, 0},
 		{"the engine's own error record", cut(chunk(recA) + chunk(engines) + "0\r\n\r\n"), nil, recA + engines, "", outcomeUpstream, 1},

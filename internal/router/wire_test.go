@@ -107,3 +107,24 @@ func TestOddWires(t *testing.T) {
 		t.Errorf("the log does not say %s eight times:\n%s", want, b.log)
 	}
 }
+
+// Nobody is told of another worker where there is none.
+func TestNoRetryIsToldWhereNobodyIsLeft(t *testing.T) {
+	f := newMemory(t, "m")
+	f.add("A", deadAddress(t))
+	b := start(t, f, nil)
+	wantError(t, b.post(chatPath, good1), 502, "worker_unreachable")
+	b.idle()
+	if strings.Contains(b.log.String(), "another worker") {
+		t.Errorf("the log tells of another worker:\n%s", b.log)
+	}
+	if got := b.metric(`kvroute_retries_total{reason="no_connection"}`); got != "0" {
+		t.Errorf("%s retries, want 0", got)
+	}
+	f.add("B", serveWorker(t, answerOK("B")).URL)
+	all(t, b.post(chatPath, good1))
+	b.idle()
+	if want := "worker=B instead_of=A reason=no_connection"; !strings.Contains(b.log.String(), want) {
+		t.Errorf("the log does not say %q:\n%s", want, b.log)
+	}
+}
