@@ -178,6 +178,10 @@ func (t *Tracker) firstReplayed(m Mark) (s Step, err error) {
 			return s, errNoBetter
 		}
 		f.first, f.force, f.hole = false, false, 0
+		if f.due == check && t.has {
+			// The mirror is about to be made anew: until that is done it is less than it was.
+			t.demand(f.at, "the replay reaches further back than the mirror, which is being fetched anew")
+		}
 		s.Clear = t.forget()
 		f.guess = m.Seq == 1 && !t.rules.From1
 		t.begin(m.Seq, complete)
@@ -201,7 +205,7 @@ func (t *Tracker) firstReplayed(m Mark) (s Step, err error) {
 		s.Clear = t.forget()
 		t.begin(m.Seq, false)
 	case m.Seq > t.last.Seq+1:
-		s.Clear = t.lose(m.Seq, "the engine did not have them any more")
+		s.Clear = t.lose(m.Seq, "the engine did not have them any more", true)
 	case !t.hasLive:
 		t.doubt("connected again, and the engine has dropped what would tell whether it is still the same")
 	}
@@ -224,7 +228,7 @@ func (t *Tracker) nextReplayed(m Mark) (s Step, err error) {
 		f.hole = t.last.Seq + 1
 		return s, fmt.Errorf("%w: number %d after %d", errHole, m.Seq, t.last.Seq)
 	default:
-		s.Clear = t.lose(m.Seq, "they are missing in the engine's replay too")
+		s.Clear = t.lose(m.Seq, "they are missing in the engine's replay too", false)
 		s.Do = Apply
 	}
 	return s, nil

@@ -133,7 +133,7 @@ func (t *Tracker) ahead(now time.Time, m Mark, again bool, s Step) Step {
 	case again && t.rules.Bind:
 		return t.foreign(now, s)
 	case again:
-		s.Clear = t.lose(m.Seq, "the engine did not have them any more")
+		s.Clear = t.lose(m.Seq, "the engine did not have them any more", true)
 	case t.usable(now):
 		t.state.Gaps++
 		t.demand(now, "batches are missing, fetching them")
@@ -143,10 +143,10 @@ func (t *Tracker) ahead(now time.Time, m Mark, again bool, s Step) Step {
 		if !t.fetch.gap {
 			t.state.Gaps++
 		}
-		s.Clear = t.lose(m.Seq, "replay failed: "+t.fetch.failed)
+		s.Clear = t.lose(m.Seq, "replay failed: "+t.fetch.failed, true)
 	default:
 		t.state.Gaps++
-		s.Clear = t.lose(m.Seq, "the engine has no replay")
+		s.Clear = t.lose(m.Seq, "the engine has no replay", false)
 	}
 	t.fetch.gap = false
 	s.Do = Apply

@@ -134,6 +134,7 @@ type Tracker struct {
 	upTo    uint64 // what the engine answered over this connection reaches up to here; meaningful if asked
 	asked   bool
 	hole    [2]uint64 // numbers that were given up last, from up to before
+	counted [2]uint64 // the same, of this life; a replay of all comes to it again
 	base    uint64    // first number of the run that the mirror is made of; for subset
 	empty   bool      // the engine said that it has sent nothing yet
 	dirty   bool      // the mirror may hold something
@@ -213,16 +214,21 @@ func (t *Tracker) restart() (clear bool) {
 	if !t.resumed { // what happened between a snapshot and now was not seen to happen
 		t.state.Restarts++
 	}
+	t.counted = [2]uint64{}
 	return t.forget()
 }
 
-// lose gives up the numbers from t.last up to before seq.
-func (t *Tracker) lose(seq uint64, because string) (clear bool) {
+// lose gives up the numbers from t.last up to before seq. look: a replay may yet reach back to the start,
+// which one look tells; not so where it was a replay that lacked them.
+func (t *Tracker) lose(seq uint64, because string, look bool) (clear bool) {
 	n := seq - t.last.Seq - 1
-	t.state.Missing += n
 	t.hole = [2]uint64{t.last.Seq + 1, seq}
+	if t.hole != t.counted {
+		t.state.Missing += n
+		t.counted = t.hole
+	}
 	text := fmt.Sprintf("%d batches from number %d on were lost: %s", n, t.last.Seq+1, because)
-	t.fetch.heal = t.rules.Replay // in case a replay reaches back to the start, which one look tells
+	t.fetch.heal = t.rules.Replay && look
 	gone := float64(n) * float64(t.removed) / float64(max(t.applied, 1))
 	if gone < float64(t.held)/2 {
 		t.content, t.why = doubt, text

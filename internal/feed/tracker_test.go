@@ -497,3 +497,79 @@ func TestNoAllocationsInSteadyState(t *testing.T) {
 		t.Errorf("%v allocations a batch, want 0", n)
 	}
 }
+
+var first20 = []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19}
+
+// Batches that the engine itself lost are given up once. A look for a replay that reaches back to the start
+// followed at once, came to the same hole, and so for ever: hundreds of replays of everything in a second.
+func TestALossInTheEngineIsGivenUpOnce(t *testing.T) {
+	s := begin(t, Rules{Replay: true})
+	s.connect()
+	s.replay(0, nil, first20...)
+	s.pass(recheck)
+	s.replay(19, nil, 19)
+	s.live(Apply, 20)
+	s.live(Wait, 24)
+	s.replay(20, nil, 20, 24) // 21, 22 and 23 are not there
+	s.is(Resync, "missing in the replay")
+	s.pass(time.Second)
+	s.replay(20, nil, 20, 24)
+	s.is(Gap, "3 batches from number 21 on were lost: they are missing in the engine's replay too")
+	s.live(Drop, 24)
+	for seq := uint64(25); seq < 500; seq++ {
+		s.live(Apply, seq)
+		s.pass(time.Second)
+		if start, ok := s.k.Want(s.now); ok {
+			t.Fatalf("after number %d a replay from %d on is wanted", seq, start)
+		}
+		s.is(Gap, "")
+	}
+	s.clears(0)
+	if st := s.k.State(); st.Missing != 3 || st.Replayed != 21 {
+		t.Errorf("got %+v", st)
+	}
+}
+
+// While a replay of everything takes the place of a mirror in doubt, nothing is trusted, live batches wait,
+// and a hole that was counted is not counted again.
+func TestAMirrorThatIsMadeAnewIsNotTrusted(t *testing.T) {
+	s := begin(t, Rules{Replay: true})
+	s.connect()
+	s.replay(0, nil, first20...)
+	s.pass(recheck)
+	s.replay(19, nil, 19)
+	s.live(Wait, 22)
+	for i := range attempts {
+		s.replay(19, errNoAnswer)
+		s.pass(firstRetry << (i + 1))
+	}
+	s.live(Apply, 22)
+	s.is(Gap, "replay failed")
+	s.pass(firstHeal)
+	if start, ok := s.k.Want(s.now); !ok || start != 0 {
+		t.Fatalf("Want: %d, %v, want a replay from 0 on", start, ok)
+	}
+	for seq := range uint64(2) {
+		st, err := s.k.Replayed(s.now, s.mark(seq))
+		if s.step(st); st.Do != Apply || err != nil {
+			t.Fatalf("number %d: %v, %v", seq, st, err)
+		}
+		s.k.Applied(s.now, outcome())
+		s.is(Resync, "fetched anew")
+		s.live(Wait, 23)
+	}
+	for seq := uint64(2); seq < 23; seq++ {
+		st, err := s.k.Replayed(s.now, s.mark(seq))
+		if s.step(st); st.Do != Apply || err != nil {
+			t.Fatalf("number %d: %v, %v", seq, st, err)
+		}
+		s.k.Applied(s.now, outcome())
+	}
+	s.step(s.k.Fetched(s.now, nil))
+	s.is(Trusted, "")
+	s.live(Apply, 23)
+	s.clears(1)
+	if st := s.k.State(); st.Missing != 2 || st.Gaps != 1 {
+		t.Errorf("got %+v", st)
+	}
+}
