@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -55,6 +56,8 @@ func (a *app) serve(ctx context.Context, f *serveFlags) error {
 		return err
 	}
 	log := newLog(a, f)
+	stdlog.SetFlags(0)
+	stdlog.SetOutput(libraryLog{log})
 	s := &server{a: a, f: f, log: log, reg: prometheus.NewRegistry(), source: discovery.Static(f.workers)}
 	s.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if f.backend == "file" {
