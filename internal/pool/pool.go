@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kvroute/kvroute/internal/block"
 	"github.com/kvroute/kvroute/internal/index"
@@ -32,6 +34,7 @@ type Config struct {
 type Pool struct {
 	turn sync.Mutex
 	mu   sync.Mutex
+	want atomic.Int32 // requests that wait for mu
 
 	size    int
 	index   *index.Index
@@ -191,6 +194,10 @@ func (p *Pool) Apply(id target.ID, ops []index.Op) (sum index.Result, err error)
 			if e != nil && err == nil {
 				err = e
 			}
+			if p.want.Load() > 0 {
+				// A mutex goes to whoever runs, which is us, until somebody has waited for a millisecond.
+				runtime.Gosched()
+			}
 		}
 	}
 	return sum, err
@@ -247,7 +254,7 @@ func (p *Pool) Pick(req *score.Request, skip func(*score.Candidate) bool, dec *s
 }
 
 func (p *Pool) pick(req *score.Request, skip func(*score.Candidate) bool, dec *score.Decision, w *Watch) (guess bool, err error) {
-	p.mu.Lock()
+	p.enter()
 	defer p.mu.Unlock()
 	cands := p.candidates(req, skip)
 	if err := p.scorer.Pick(req, cands, dec); err != nil {
@@ -263,6 +270,13 @@ func (p *Pool) pick(req *score.Request, skip func(*score.Candidate) bool, dec *s
 		p.watches.add(w, req, t)
 	}
 	return s.approx != nil, nil
+}
+
+// enter locks mu for a request, ahead of events.
+func (p *Pool) enter() {
+	p.want.Add(1)
+	p.mu.Lock()
+	p.want.Add(-1)
 }
 
 // Look is what a target's mirror and account hold now.
@@ -315,7 +329,7 @@ func (p *Pool) Peek(req *score.Request, skip func(*score.Candidate) bool, show f
 
 // FirstToken tells that the prefill behind a reservation is done, at the time in ns.
 func (p *Pool) FirstToken(h load.Handle, at int64) bool {
-	p.mu.Lock()
+	p.enter()
 	defer p.mu.Unlock()
 	ok := p.scorer.FirstToken(h, at)
 	if ok && p.rec != nil {
@@ -337,7 +351,7 @@ func (p *Pool) Unbind(h load.Handle) {
 // Release ends a reservation; output is the number of tokens of the answer, -1 if it is not known. It
 // reports false, and changes nothing, where the handle was released before.
 func (p *Pool) Release(h load.Handle, at, output int64) bool {
-	p.mu.Lock()
+	p.enter()
 	defer p.mu.Unlock()
 	r, known := p.ledger.Reservation(h)
 	if !p.scorer.Release(h, at) || !known {
