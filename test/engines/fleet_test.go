@@ -49,6 +49,7 @@ type engine struct {
 	kind
 	id                string
 	http, pub, replay int
+	env               []string // further settings
 }
 
 func (e *engine) url() string { return fmt.Sprintf("http://127.0.0.1:%d", e.http) }
@@ -106,6 +107,7 @@ func (e *engine) start(t testing.TB, flags ...string) {
 		return
 	}
 	env := []string{fmt.Sprintf("BLOCK_SIZE=%d", e.block), fmt.Sprintf("BLOCKS=%d", e.blocks), "MODEL_NAME=" + modelName, "MAX_LEN=2048"}
+	env = append(env, e.env...)
 	args := append([]string{"start", e.name, e.id, strconv.Itoa(e.http), strconv.Itoa(e.pub), strconv.Itoa(e.replay)}, flags...)
 	if !keep() {
 		t.Cleanup(func() { run(t, nil, "stop", e.id) })
