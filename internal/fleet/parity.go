@@ -44,11 +44,11 @@ func (w *worker) checkParity(m *model) {
 	states := make([]ParityState, len(verdicts))
 	for i, v := range verdicts {
 		states[i] = ParityState{Name: v.Case, Verdict: v.Outcome.String(), Detail: v.Detail, At: time.Now()}
-		level := w.f.log.Debug
+		level, text := w.f.log.Debug, "tokens compared with the engine's"
 		if v.Outcome == probe.Diverged {
-			level = w.f.log.Error
+			level, text = w.f.log.Error, "tokens differ from the engine's: predictions for this worker are estimates"
 		}
-		level("tokens compared with the engine's", "worker", w.spec.ID, "case", v.Case, "verdict", v.Outcome.String(), "detail", v.Detail)
+		level(text, "worker", w.spec.ID, "case", v.Case, "verdict", v.Outcome.String(), "detail", v.Detail)
 	}
 	worst := probe.Worst(verdicts)
 	w.mu.Lock()
