@@ -57,7 +57,8 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if err == nil {
 		err = a.helpErr
 	}
-	if err != nil && ctx.Err() != nil {
+	var told afterSignal
+	if err != nil && ctx.Err() != nil && !errors.As(err, &told) {
 		// Whatever the work stopped with, it stopped because of the signal (the error may be the context's
 		// cause, which names it).
 		err = context.Canceled
@@ -67,6 +68,11 @@ func (a *app) run(ctx context.Context, args []string) int {
 	}
 	return exitCode(err)
 }
+
+// afterSignal marks an error of work that a signal ends well: it is not the signal's doing, and is told.
+type afterSignal struct{ error }
+
+func (e afterSignal) Unwrap() error { return e.error }
 
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)

@@ -275,7 +275,10 @@ func (s *server) run(ctx context.Context) error {
 	}
 	result = errors.Join(result, g.Wait(), s.closeRecorders())
 	s.log.Info("stopped")
-	return result
+	if result != nil {
+		return afterSignal{result}
+	}
+	return nil
 }
 
 func (s *server) closeRecorders() error {
