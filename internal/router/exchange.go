@@ -37,6 +37,7 @@ type exchange struct {
 
 	body     *sharedBody
 	bytesIn  int
+	broken   bool // reading the body failed
 	received time.Time
 	scanned  openai.Request
 	call     Call
@@ -76,6 +77,9 @@ func (r *Router) complete(w http.ResponseWriter, req *http.Request, ep tokenize.
 	}()
 	if x.cut {
 		panic(http.ErrAbortHandler)
+	}
+	if x.body == nil && !x.broken {
+		r.linger(w, req)
 	}
 }
 

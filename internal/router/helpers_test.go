@@ -23,7 +23,10 @@ import (
 	"github.com/kvroute/kvroute/internal/target"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The server lets a connection stand for half a second after an answer to a body it did not read.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+}
 
 // memory is a fleet of workers at real addresses that chooses the first one it may, and holds its
 // callers to the contract: every lease is released once, and nothing is asked of it afterwards.

@@ -192,8 +192,28 @@ var retentions = [...]score.Retention{
 	openai.NoHint: score.NoHint, openai.RetainNone: score.RetainNone, openai.RetainShort: score.RetainShort, openai.RetainLong: score.RetainLong,
 }
 
+// lingerTime bounds how long the rest of a body is read that nobody wants.
+const lingerTime = 5 * time.Second
+
+// linger reads what is left of a refused request's body and throws it away, up to twice the limit of bodies. A
+// client that is still sending would otherwise see its connection reset, and never the answer.
+func (r *Router) linger(w http.ResponseWriter, req *http.Request) {
+	if req.ProtoMajor != 1 || req.Header.Get("Expect") != "" { // who expects 100 sends nothing now
+		return
+	}
+	rc := http.NewResponseController(w)
+	if err := rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return // the client has gone
+	}
+	r.deadline(rc.SetReadDeadline, time.Now().Add(lingerTime))
+	if _, err := io.CopyN(io.Discard, req.Body, 2*r.cfg.MaxBody); err != nil && err != io.EOF {
+		r.cfg.Log.Debug("reading the rest of a refused body", "err", err)
+	}
+}
+
 func (x *exchange) bodyFailed(err error) {
 	var ne net.Error
+	x.broken = !errors.Is(err, errTooLarge)
 	switch {
 	case errors.Is(err, errTooLarge):
 		x.refuse(outcomeClientError, &openai.Error{Status: 413, Message: fmt.Sprintf("the body is larger than the limit of %d bytes", x.r.cfg.MaxBody), Type: openai.TypeInvalid, Code: "body_too_large"})

@@ -122,6 +122,7 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		r.admin(w, req)
 	default:
 		r.refuse(w, req, &openai.Error{Status: 404, Message: "there is nothing at this path", Type: openai.TypeInvalid, Code: "not_found"})
+		r.linger(w, req)
 	}
 }
 

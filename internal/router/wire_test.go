@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -126,5 +128,62 @@ func TestNoRetryIsToldWhereNobodyIsLeft(t *testing.T) {
 	b.idle()
 	if want := "worker=B instead_of=A reason=no_connection"; !strings.Contains(b.log.String(), want) {
 		t.Errorf("the log does not say %q:\n%s", want, b.log)
+	}
+}
+
+// A client that writes its whole body before it reads sees why it was refused, not a reset connection.
+func TestRefusalsReachClientsThatAreStillSending(t *testing.T) {
+	f := newMemory(t, "m")
+	f.add("w", serveWorker(t, answerOK("w")).URL)
+	keys := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(keys, []byte("k\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, f, func(c *Config) {
+		var err error
+		if c.Keys, err = OpenSecrets(keys, c.Log); err != nil {
+			t.Fatal(err)
+		}
+		c.MaxBody = 16 << 20
+	})
+	chunk := strings.Repeat("x", 1<<20)
+	for name, tc := range map[string]struct {
+		path, head string
+		size       int // MiB
+		status     int
+		code       string
+	}{
+		"too large":           {chatPath, "Authorization: Bearer k\r\n", 20, 413, "body_too_large"},
+		"no key":              {chatPath, "", 12, 401, "invalid_api_key"},
+		"compressed":          {chatPath, "Authorization: Bearer k\r\nContent-Encoding: gzip\r\n", 12, 415, "unsupported_encoding"},
+		"nothing there":       {"/v1/responses", "", 12, 404, "not_found"},
+		"too large in chunks": {chatPath, "Authorization: Bearer k\r\nTransfer-Encoding: chunked\r\n", 20, 413, "body_too_large"},
+	} {
+		c := b.dial()
+		chunked := strings.Contains(tc.head, "chunked")
+		if !chunked {
+			tc.head += fmt.Sprintf("Content-Length: %d\r\n", tc.size<<20)
+		}
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n", tc.path, tc.head)
+		for i := range tc.size {
+			text := chunk
+			if chunked {
+				text = fmt.Sprintf("%x\r\n%s\r\n", len(chunk), chunk)
+			}
+			if _, err := io.WriteString(c, text); err != nil {
+				t.Fatalf("%s: sending MiB %d: %v", name, i, err)
+			}
+		}
+		if chunked {
+			io.WriteString(c, "0\r\n\r\n")
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		wantError(t, resp, tc.status, tc.code)
+	}
+	if len(f.calls) != 0 {
+		t.Errorf("%d calls were placed", len(f.calls))
 	}
 }
