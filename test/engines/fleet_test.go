@@ -99,7 +99,14 @@ func run(t testing.TB, env []string, args ...string) string {
 
 func installed(k kind) bool { return exec.Command(script, "installed", k.name).Run() == nil }
 
-// start starts an engine and ends it with the test. Ranks publish on ports after pub and replay.
+// endWith has an engine stopped when a test ends, whether it runs by then or not.
+func (e *engine) endWith(t testing.TB) {
+	if !keep() {
+		t.Cleanup(func() { run(t, nil, "stop", e.id) })
+	}
+}
+
+// start starts an engine. Ranks publish on ports after pub and replay.
 func (e *engine) start(t testing.TB, flags ...string) {
 	t.Helper()
 	began := time.Now()
@@ -109,9 +116,6 @@ func (e *engine) start(t testing.TB, flags ...string) {
 	env := []string{fmt.Sprintf("BLOCK_SIZE=%d", e.block), fmt.Sprintf("BLOCKS=%d", e.blocks), "MODEL_NAME=" + modelName, "MAX_LEN=2048"}
 	env = append(env, e.env...)
 	args := append([]string{"start", e.name, e.id, strconv.Itoa(e.http), strconv.Itoa(e.pub), strconv.Itoa(e.replay)}, flags...)
-	if !keep() {
-		t.Cleanup(func() { run(t, nil, "stop", e.id) })
-	}
 	run(t, env, args...)
 	t.Logf("%s answers after %.0f s", e.id, time.Since(began).Seconds())
 }
@@ -142,6 +146,7 @@ func pair(t testing.TB, k kind, n int) []*engine {
 	for i := range n {
 		e := &engine{kind: k, id: fmt.Sprintf("test-%s-%s-%d", owner, k.name, i), http: base + 3*i, pub: base + 3*i + 1, replay: base + 3*i + 2}
 		list = append(list, e)
+		e.endWith(t)
 		wg.Go(func() { e.start(t) })
 	}
 	wg.Wait()

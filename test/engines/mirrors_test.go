@@ -67,7 +67,8 @@ func testMirrors(t *testing.T, r *router, engines []*engine) {
 		if w.ContentHash != want || w.Trust != "trusted" || w.Stream.Sequence != nil && *w.Stream.Sequence != seq {
 			t.Errorf("%s: content %s up to number %s, trust %s (%s); the engine's replay gives %s up to %d", e.id, w.ContentHash, show(w.Stream.Sequence), w.Trust, w.TrustReason, want, seq)
 		}
-		if w.Stream.Gaps > 0 || w.Stream.Missing > 0 || w.Stream.Bad > 0 || len(w.Stream.Skipped) > 0 {
+		// What an engine that restarted published before it was found again counts as a gap that was filled.
+		if w.Stream.Gaps > w.Stream.Restarts || w.Stream.Missing > 0 || w.Stream.Bad > 0 || len(w.Stream.Skipped) > 0 {
 			t.Errorf("%s: %d gaps, %d batches missing, %d bad, skipped %v: nothing was to be lost", e.id, w.Stream.Gaps, w.Stream.Missing, w.Stream.Bad, w.Stream.Skipped)
 		}
 		t.Logf("%s: %d blocks, number %d, %d orphans, %d holes: equal to the replay: %v", e.id, w.BlockCount, seq, w.Orphans, w.Holes, w.ContentHash == want)

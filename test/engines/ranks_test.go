@@ -21,6 +21,7 @@ func TestRanks(t *testing.T) {
 			base := ports(t, 6)
 			e := &engine{kind: k, id: fmt.Sprintf("test-ranks-%d-%s", base, k.name), http: base, pub: base + 1, replay: base + 3}
 			e.env = []string{"SGLANG_CPU_OMP_THREADS_BIND=0|0"} // else it wants a NUMA node for each rank
+			e.endWith(t)
 			e.start(t, flags[k.engine]...)
 			testRanks(t, e)
 		})
