@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kvroute/kvroute/internal/discovery"
+	"github.com/kvroute/kvroute/internal/feed"
 	"github.com/kvroute/kvroute/internal/probe"
 	"github.com/kvroute/kvroute/internal/score"
 	"github.com/kvroute/kvroute/internal/target"
@@ -213,9 +214,9 @@ func (w *worker) watch() {
 		if n := w.restarts(); n != lives {
 			lives, again = n, true
 		}
-		if again {
-			changed, err := w.lookAgain()
-			if err != nil {
+		if again || w.unconnected() {
+			changed, err := w.lookAgain(again)
+			if err != nil && again {
 				continue // the next check tries again
 			}
 			if again = false; changed {
@@ -241,9 +242,24 @@ func (w *worker) restarts() (n uint64) {
 	return n
 }
 
+// unconnected says whether a stream has not been in order for a whole interval of checks, as happens where an
+// engine has started anew between two of them and publishes elsewhere.
+func (w *worker) unconnected() bool {
+	for _, g := range w.targetsNow() {
+		if g.stream == nil {
+			continue
+		}
+		s := g.stream.State()
+		if (s.Trust == feed.Resync || s.Trust == feed.Connecting) && time.Since(s.Since) >= w.f.cfg.HealthInterval {
+			return true
+		}
+	}
+	return false
+}
+
 // lookAgain asks the worker what it is and says whether that is something else than before. If it is not,
-// its tokens are compared once more.
-func (w *worker) lookAgain() (changed bool, err error) {
+// and compare says so, its tokens are compared once more.
+func (w *worker) lookAgain(compare bool) (changed bool, err error) {
 	ctx, cancel := context.WithTimeout(w.ctx, w.f.cfg.ProbeTimeout)
 	defer cancel()
 	now, err := probe.Probe(ctx, w.f.cfg.Client, w.url, w.spec.Engine)
@@ -257,7 +273,9 @@ func (w *worker) lookAgain() (changed bool, err error) {
 		w.f.log.Warn("worker is another one than before: it begins another life", "worker", w.spec.ID, "differs", what)
 		return true, nil
 	}
-	w.f.wg.Go(func() { w.checkParity(m) })
+	if compare {
+		w.f.wg.Go(func() { w.checkParity(m) })
+	}
 	return false, nil
 }
 
