@@ -125,6 +125,7 @@ func testDeaths(t *testing.T, engines []*engine) {
 		testMirrors(t, r, engines)
 	})
 	t.Run("router", func(t *testing.T) {
+		drive(t, r, newTraffic(engines[0].kind, 7), 40, "before")
 		r.calm(t, 300*time.Millisecond)
 		time.Sleep(2500 * time.Millisecond) // two snapshots
 		kept, err := os.ReadFile(snapshot)
