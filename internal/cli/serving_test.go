@@ -79,8 +79,10 @@ func TestServeTellsAfterASignalWhatIsNotWhole(t *testing.T) {
 			defer cancel()
 			code, errs := make(chan int, 1), &guarded{}
 			go func() {
-				code <- Run(ctx, []string{"serve", "--listen", "127.0.0.1:0", "--worker", worker.URL, "--model", "m", "--drain-delay", "0",
-					"--record", filepath.Join(dir, "run.jsonl"), "--record-max-size", "1"}, strings.NewReader(""), io.Discard, errs)
+				code <- Run(ctx, []string{
+					"serve", "--listen", "127.0.0.1:0", "--worker", worker.URL, "--model", "m", "--drain-delay", "0",
+					"--record", filepath.Join(dir, "run.jsonl"), "--record-max-size", "1",
+				}, strings.NewReader(""), io.Discard, errs)
 			}()
 			url := "http://" + errs.await(t, `msg=serving address=(\S+)`)
 			errs.await(t, `msg=ready`)

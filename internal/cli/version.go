@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kvroute/kvroute/internal/tokenize/hf"
 )
 
 // linkVersion and linkCommit are set by the Makefile with -ldflags -X.
@@ -85,7 +87,8 @@ func (a *app) printVersion(format string) error {
 				Commit   string `json:"commit"`
 				Go       string `json:"go"`
 				Platform string `json:"platform"`
-			}{"kvroute.version/v1", version(), commit(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH})
+				Native   string `json:"native,omitempty"` // digest of what the tokenizers were built from
+			}{"kvroute.version/v1", version(), commit(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, hf.Archive()})
 		}
 		_, err := fmt.Fprintf(w, "kvroute %s (commit %s, %s, %s/%s)\n", version(), commit(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 		return err

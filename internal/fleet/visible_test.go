@@ -152,7 +152,7 @@ type afterParity struct{ tokenize.Tokenizer }
 
 func (a afterParity) Tokenize(ctx context.Context, ep tokenize.Endpoint, body []byte, opt tokenize.Options) tokenize.Result {
 	if bytes.Contains(body, []byte("mirror")) {
-		return shifted{a.Tokenizer}.Tokenize(ctx, ep, body, opt)
+		return shifted(a).Tokenize(ctx, ep, body, opt)
 	}
 	return a.Tokenizer.Tokenize(ctx, ep, body, opt)
 }

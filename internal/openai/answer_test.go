@@ -29,8 +29,10 @@ func TestScanRecord(t *testing.T) {
 		{"no tool calls", `{"choices":[{"delta":{"tool_calls":[]}}]}`, with(func(r *Record) { r.Choices = 1 }), true},
 		{"completion", `{"choices":[{"text":"x","finish_reason":"stop"}]}`, with(func(r *Record) { r.Choices, r.Content, r.Final = 1, true, true }), true},
 		{"message", `{"choices":[{"message":{"content":"x"}},{"message":{"content":"y"}}]}`, with(func(r *Record) { r.Choices, r.Content = 2, true }), true},
-		{"usage", `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":8}}}`,
-			with(func(r *Record) { r.Choices, r.Usage = 0, Usage{9, 8, 3} }), true},
+		{
+			"usage", `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":8}}}`,
+			with(func(r *Record) { r.Choices, r.Usage = 0, Usage{9, 8, 3} }), true,
+		},
 		{"no cached tokens is not zero", `{"usage":{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":null}}`, with(func(r *Record) { r.Usage = Usage{9, -1, 3} }), true},
 		{"zero cached tokens is zero", `{"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":0}}}`, with(func(r *Record) { r.Usage = Usage{9, 0, -1} }), true},
 		{"null usage", `{"usage":null}`, none, true},
@@ -123,8 +125,10 @@ func TestErrorsAreInTheSchema(t *testing.T) {
 		err  Error
 		want string
 	}{
-		{Error{Status: 404, Message: `no "x"`, Type: TypeInvalid, Param: "model", Code: "model_not_found"},
-			`{"error":{"message":"no \"x\"","type":"invalid_request_error","param":"model","code":"model_not_found"}}`},
+		{
+			Error{Status: 404, Message: `no "x"`, Type: TypeInvalid, Param: "model", Code: "model_not_found"},
+			`{"error":{"message":"no \"x\"","type":"invalid_request_error","param":"model","code":"model_not_found"}}`,
+		},
 		{Error{Status: 503, Message: "a\nb\xff", Type: TypeServer}, `{"error":{"message":"a\nb\ufffd","type":"server_error","param":null,"code":null}}`},
 	}
 	for _, tt := range tests {

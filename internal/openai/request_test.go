@@ -40,8 +40,10 @@ func TestScan(t *testing.T) {
 		{"stream as engines read it", `{"stream":"Yes"}`, Request{N: 1, Stream: true}},
 		{"stream as 1", `{"stream":1}`, Request{N: 1, Stream: true}},
 		{"stream as 0", `{"stream":0}`, Request{N: 1}},
-		{"names", `{"cache_salt":"s","session_id":"i","user":"u","prompt_cache_key":"k"}`,
-			Request{N: 1, CacheSalt: "s", SessionID: "i", User: "u", PromptCacheKey: "k", Retention: RetainShort}},
+		{
+			"names", `{"cache_salt":"s","session_id":"i","user":"u","prompt_cache_key":"k"}`,
+			Request{N: 1, CacheSalt: "s", SessionID: "i", User: "u", PromptCacheKey: "k", Retention: RetainShort},
+		},
 		{"key gone again", `{"prompt_cache_key":"k","prompt_cache_key":null}`, Request{N: 1}},
 		{"nested keys are not the body's", `{"metadata":{"model":"x","n":9,"stream":true}}`, Request{N: 1}},
 		{"usage", `{"stream_options": {"include_usage": true} }`, Request{N: 1, IncludeUsage: true, Options: []byte(`{"include_usage": true}`), OptionsAt: 19}},
@@ -58,14 +60,22 @@ func TestScan(t *testing.T) {
 		{"hint on thinking", `{"messages":[{"content":[{"type":"thinking","cache_control":{"type":"ephemeral","ttl":"1h"}}]}]}`, Request{N: 1, Retention: RetainNone}},
 		{"the strongest hint", `{"prompt_cache_retention":"none","system":[{"cache_control":{"type":"ephemeral"}}]}`, Request{N: 1, Retention: RetainShort}},
 
-		{"image", `{"messages":[{"content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":" http://a "}}]}]}`,
-			Request{N: 1, Multimodal: true, Images: keys("http://a")}},
-		{"order: messages, system, images", `{"images":["i"],"system":[{"type":"image","source":{"data":"s"}}],"messages":[{"content":[{"type":"image_url","image_url":"m"}]}]}`,
-			Request{N: 1, Multimodal: true, Images: keys("m", "s", "i")}},
-		{"order inside a block", `{"messages":[{"content":[{"type":"file","data":"6","url":"5","source":{"data":"4","url":"3"},"input_audio":{"data":"2"},"image_url":{"url":"1"}}]}]}`,
-			Request{N: 1, Multimodal: true, Images: keys("1")}},
-		{"audio before source", `{"messages":[{"content":[{"type":"input_audio","source":{"url":"3"},"input_audio":{"data":"2"}}]}]}`,
-			Request{N: 1, Multimodal: true, Images: keys("2")}},
+		{
+			"image", `{"messages":[{"content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":" http://a "}}]}]}`,
+			Request{N: 1, Multimodal: true, Images: keys("http://a")},
+		},
+		{
+			"order: messages, system, images", `{"images":["i"],"system":[{"type":"image","source":{"data":"s"}}],"messages":[{"content":[{"type":"image_url","image_url":"m"}]}]}`,
+			Request{N: 1, Multimodal: true, Images: keys("m", "s", "i")},
+		},
+		{
+			"order inside a block", `{"messages":[{"content":[{"type":"file","data":"6","url":"5","source":{"data":"4","url":"3"},"input_audio":{"data":"2"},"image_url":{"url":"1"}}]}]}`,
+			Request{N: 1, Multimodal: true, Images: keys("1")},
+		},
+		{
+			"audio before source", `{"messages":[{"content":[{"type":"input_audio","source":{"url":"3"},"input_audio":{"data":"2"}}]}]}`,
+			Request{N: 1, Multimodal: true, Images: keys("2")},
+		},
 		{"a text with a url makes a key, but not a picture", `{"messages":[{"content":[{"type":"text","url":"u"}]}]}`, Request{N: 1, Images: keys("u")}},
 		{"an image without a reference", `{"messages":[{"content":[{"type":"file","file_id":"f"}]}]}`, Request{N: 1, Multimodal: true}},
 		{"blank reference", `{"messages":[{"content":[{"type":"image_url","image_url":{"url":" \n\t "}}]}]}`, Request{N: 1, Multimodal: true}},
@@ -165,8 +175,10 @@ func naive(body []byte) (Request, bool) {
 		return Request{}, false
 	}
 	str := func(v any) string { s, _ := v.(string); return s }
-	q := Request{Model: str(m["model"]), CacheSalt: str(m["cache_salt"]), SessionID: str(m["session_id"]), User: str(m["user"]),
-		PromptCacheKey: str(m["prompt_cache_key"]), N: 1, Retention: retention(str(m["prompt_cache_retention"]))}
+	q := Request{
+		Model: str(m["model"]), CacheSalt: str(m["cache_salt"]), SessionID: str(m["session_id"]), User: str(m["user"]),
+		PromptCacheKey: str(m["prompt_cache_key"]), N: 1, Retention: retention(str(m["prompt_cache_retention"])),
+	}
 	truth := func(v any) bool {
 		switch v := v.(type) {
 		case bool:

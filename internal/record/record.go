@@ -133,8 +133,6 @@ var loadOps = []string{"", "first", "unbind", "release"}
 // String returns what files say.
 func (o LoadOp) String() string { return loadOps[o] }
 
-var kindNames = []string{"", "worker", "event", "decision", "load", "request", "note", "end", ""}
-
 // lookup returns the place of a name in a list, 0 for none.
 func lookup(names []string, name string) uint8 {
 	for i, n := range names {

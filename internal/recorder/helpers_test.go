@@ -131,7 +131,6 @@ type worker struct {
 	page   int
 	stored []index.Handle
 	next   uint64
-	tokens []block.Token // of the last store, whose last handle is last
 }
 
 func header(cfg score.Config) record.Header {

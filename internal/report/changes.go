@@ -64,8 +64,14 @@ func (d *Document) writeChanges(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "%d decisions change (%s)\n\n", c.Changed, percent(c.Share))
 	cols := []column{
-		{left: true, head: []string{""}}, {left: true, head: []string{"policy"}}, {head: []string{"predicted", "hit rate"}}, {head: []string{"predicted", "hit blocks"}},
-		{head: []string{"miss", "blocks"}}, {head: []string{"imbalance"}}, {head: []string{"tokens", "in front"}}, {head: []string{"requests", "beside"}},
+		{left: true, head: []string{""}},
+		{left: true, head: []string{"policy"}},
+		{head: []string{"predicted", "hit rate"}},
+		{head: []string{"predicted", "hit blocks"}},
+		{head: []string{"miss", "blocks"}},
+		{head: []string{"imbalance"}},
+		{head: []string{"tokens", "in front"}},
+		{head: []string{"requests", "beside"}},
 	}
 	for i, f := range []Forecast{c.Recorded, c.Replayed} {
 		r := &d.Runs[i]

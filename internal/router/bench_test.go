@@ -34,6 +34,7 @@ func (f *lone) Pick(skip func(string) bool) (Lease, error) {
 	}
 	return f, nil
 }
+
 func (f *lone) Target() Target {
 	return Target{Worker: "w", RouteKey: "w", URL: f.url, Rank: target.NoRank}
 }

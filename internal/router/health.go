@@ -52,7 +52,6 @@ type claim struct {
 	w        *worker
 	life     uint64
 	returned bool
-	failed   bool
 }
 
 // verdict is what a worker's part in a request says of it.

@@ -24,8 +24,10 @@ func randomBody(rng *rand.Rand) string {
 	space := func() {
 		b.WriteString([]string{"", " ", "\n", "\t \r\n"}[rng.IntN(4)])
 	}
-	fields := []string{`"n":1.0e0`, `"x":-0.00`, `"y":123456789012345678901234567890`, `"z":"\u00e9\ud83d\ude00\/é"`, `"x":[ ]`, `"deep":{"a":[{},[[]],null,true]}`,
-		`"messages":[{"role":"user","content":"` + strings.Repeat("text ", rng.IntN(20000)) + `"}]`, `"stream":false`}
+	fields := []string{
+		`"n":1.0e0`, `"x":-0.00`, `"y":123456789012345678901234567890`, `"z":"\u00e9\ud83d\ude00\/é"`, `"x":[ ]`, `"deep":{"a":[{},[[]],null,true]}`,
+		`"messages":[{"role":"user","content":"` + strings.Repeat("text ", rng.IntN(20000)) + `"}]`, `"stream":false`,
+	}
 	space()
 	b.WriteString("{")
 	for range rng.IntN(12) {
@@ -174,13 +176,17 @@ func TestUsage(t *testing.T) {
 		want Outcome
 	}{
 		{"whole answer", answerOK("A"), Outcome{Status: 200, Delivered: true, PromptTokens: 9, CachedTokens: 8, CompletionTokens: 3}},
-		{"stream", func(w http.ResponseWriter, _ *http.Request) { stream(w, recRole, recA+recB+recUsage, recDone) },
-			Outcome{Status: 200, Delivered: true, PromptTokens: 9, CachedTokens: 8, CompletionTokens: 2}},
+		{
+			"stream", func(w http.ResponseWriter, _ *http.Request) { stream(w, recRole, recA+recB+recUsage, recDone) },
+			Outcome{Status: 200, Delivered: true, PromptTokens: 9, CachedTokens: 8, CompletionTokens: 2},
+		},
 		{"last block wins", func(w http.ResponseWriter, _ *http.Request) {
 			stream(w, recRole, strings.Replace(twice, `"prompt_tokens":9`, `"prompt_tokens":7`, 1), twice, recDone)
 		}, Outcome{Status: 200, Delivered: true, PromptTokens: 9, CachedTokens: 8, CompletionTokens: 2}},
-		{"none", func(w http.ResponseWriter, _ *http.Request) { stream(w, recRole, recA, recDone) },
-			Outcome{Status: 200, Delivered: true, PromptTokens: -1, CachedTokens: -1, CompletionTokens: -1}},
+		{
+			"none", func(w http.ResponseWriter, _ *http.Request) { stream(w, recRole, recA, recDone) },
+			Outcome{Status: 200, Delivered: true, PromptTokens: -1, CachedTokens: -1, CompletionTokens: -1},
+		},
 		{"refused", status(400), Outcome{Status: 400, Delivered: true, PromptTokens: -1, CachedTokens: -1, CompletionTokens: -1}},
 	}
 	for _, tt := range tests {

@@ -176,8 +176,10 @@ func sglangCalls(role string, calls *value) ([]byte, error) {
 		}
 		fn := dict{{"name", orNull(f.get("name"))}, {"arguments", raw}}
 		out[i] = dict{
-			{"id", orNull(call.get("id"))}, {"index", orNull(call.get("index"))},
-			{"type", []byte(`"function"`)}, {"function", fn.append(nil)},
+			{"id", orNull(call.get("id"))},
+			{"index", orNull(call.get("index"))},
+			{"type", []byte(`"function"`)},
+			{"function", fn.append(nil)},
 		}
 	}
 	return listText(out), nil
