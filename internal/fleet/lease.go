@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kvroute/kvroute/internal/block"
+	"github.com/kvroute/kvroute/internal/feed"
 	"github.com/kvroute/kvroute/internal/pool"
 	"github.com/kvroute/kvroute/internal/router"
 	"github.com/kvroute/kvroute/internal/score"
@@ -73,8 +74,10 @@ func (p *prediction) computes(i int, h block.Hash) bool { return i < len(p.chain
 const (
 	overtakenByEviction = "eviction"  // the mirror lost the end of the prefix in between
 	overtakenByInFlight = "in flight" // another request was computing the next block
-	overtakenUnexact    = "not exact" // the prompt or the mirror is estimated
 )
+
+// notExact is why predictions are not held against reports where the prompt or the mirror is estimated.
+const notExact = "not exact"
 
 // predict notes what was predicted for a request and who else is under way on the target.
 func (g *tgt) predict(p *prediction, t *ticket, term *score.Terms) {
@@ -84,11 +87,12 @@ func (g *tgt) predict(p *prediction, t *ticket, term *score.Terms) {
 	if v > 0 && v <= len(t.req.Variants) {
 		p.chain = t.req.Variants[v-1].Blocks
 	}
-	if !t.exact || term.Candidate.Doubt != "" || term.Candidate.BlockSize == 0 {
-		p.clean, p.why = false, overtakenUnexact
-	}
 	p.useful = min(len(p.chain), int((t.length(v)-1)/int64(max(t.req.BlockSize, 1))))
-	p.unlike = g.worker.countsOtherwise(&t.req, v)
+	// A mirror that has diverged is compared on, so that it can be believed again.
+	doubtful := term.Candidate.Doubt != "" && term.Candidate.Doubt != doubtOf(feed.Diverged)
+	if p.unlike = g.worker.countsOtherwise(&t.req, v); p.unlike == "" && (!t.exact || doubtful || term.Candidate.BlockSize == 0) {
+		p.unlike = notExact
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	// Either of two may reach the engine first.

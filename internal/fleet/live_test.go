@@ -70,7 +70,7 @@ func TestSequentialPredictionsAreExact(t *testing.T) {
 				all.Reported += p.Reported
 				all.Incomparable += p.Incomparable
 			}
-			// Requests for two samples cannot be compared; vLLM 0.23 does not report that nothing was cached.
+			// Requests for two samples cannot be compared.
 			if all.Differing > 0 || all.Overtaken > 0 || all.Compared < uint64(n)*7/10 || all.Reported == 0 || all.Predicted != all.Reported {
 				t.Errorf("predictions: %+v; want at least %d compared, all equal, and hits among them", all, n*7/10)
 			}

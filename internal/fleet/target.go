@@ -50,7 +50,7 @@ func (g *tgt) renewDoubt() {
 	case diverged:
 		doubt = "the engine makes other tokens"
 	case trust != feed.Trusted:
-		doubt = "events: " + trust.String()
+		doubt = doubtOf(trust)
 	}
 	g.model.pool.Update(g.id, func(c *score.Candidate) { c.Doubt = doubt })
 }
@@ -112,6 +112,9 @@ func (g *tgt) Apply(ops []index.Op) index.Result {
 	return r
 }
 
+// doubtOf is the doubt that a state of the event stream leaves.
+func doubtOf(t feed.Trust) string { return "events: " + t.String() }
+
 // State implements feed.Sink.
 func (g *tgt) State(s feed.State) {
 	g.mu.Lock()
@@ -119,9 +122,11 @@ func (g *tgt) State(s feed.State) {
 	g.mu.Unlock()
 	g.renewDoubt()
 	g.model.pool.Note(time.Now().UnixNano(), g.id, fmt.Sprintf("trust %s: %s", s.Trust, s.Reason))
-	switch s.Trust {
-	case feed.Trusted:
+	switch {
+	case s.Trust == feed.Trusted:
 		g.f.log.Info("mirror is trusted", "worker", g.key, "sequence", s.Seq, "replayed", s.Replayed)
+	case s.Trust == feed.Connecting, s.Trust == feed.Resync, s.Trust == feed.Warming && s.Batches == 0: // on the way
+		g.f.log.Info("mirror is being built", "worker", g.key, "trust", s.Trust.String(), "reason", s.Reason)
 	default:
 		g.f.log.Warn("mirror is not trusted fully", "worker", g.key, "trust", s.Trust.String(), "reason", s.Reason)
 	}

@@ -145,6 +145,13 @@ func TestDriftIsNoticed(t *testing.T) {
 	if st.Stream.Reason == "" || !st.Predictions.Diverged || st.Predictions.Differing == 0 {
 		t.Errorf("state %+v, reason %q", st.Predictions, st.Stream.Reason)
 	}
+	c.Messages = []message{{"user", "a short prompt that both make the same tokens of, again and again, as long as it takes to be believed"}}
+	s.until("trust to come back", func() bool {
+		if status, body, err := s.post(context.Background(), "/v1/chat/completions", c); err != nil || status != 200 {
+			t.Fatalf("status %d, %v: %s", status, err, body)
+		}
+		return s.fleet.States()[0].Stream.Trust == feed.Trusted
+	})
 }
 
 // afterParity makes other tokens only of long prompts, which the comparison at start has none of.
