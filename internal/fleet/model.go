@@ -46,8 +46,12 @@ func newModel(f *Fleet, name string) (*model, error) {
 	return m, nil
 }
 
-// variant numbers a way to make tokens of a body; equal ways have equal numbers.
+// variant numbers a way to make tokens of a body; equal ways have equal numbers. Without a tokenizer there is
+// one way only.
 func (m *model) variant(v tokenize.Variant) int {
+	if m.tok == nil {
+		return 0
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, o := range m.variants {

@@ -14,10 +14,11 @@ import (
 
 // ticket is a call with everything that picking needs, made once for all attempts.
 type ticket struct {
-	f    *Fleet
-	m    *model
-	call *router.Call
-	req  score.Request
+	f       *Fleet
+	m       *model
+	call    *router.Call
+	adapter string // "": none
+	req     score.Request
 	// exact says that the blocks are the engine's own, so that predictions can be held against reports.
 	exact bool
 }
@@ -28,20 +29,23 @@ func (f *Fleet) Place(ctx context.Context, c *router.Call) (router.Ticket, error
 	if !ok {
 		return nil, fmt.Errorf("%w: %q", router.ErrUnknownModel, c.Model)
 	}
-	t := &ticket{f: f, m: m, call: c}
-	t.prepare(ctx, adapter)
+	if c.Model == "" {
+		c.Model = m.name
+	}
+	t := &ticket{f: f, m: m, call: c, adapter: adapter}
+	t.prepare(ctx)
 	return t, nil
 }
 
 // prepare tokenizes the call in each way its candidates do.
-func (t *ticket) prepare(ctx context.Context, adapter string) {
+func (t *ticket) prepare(ctx context.Context) {
 	c, m := t.call, t.m
 	t.req = score.Request{
 		ID: c.ID, Model: m.name, Role: score.Mixed, At: c.At.UnixNano(),
 		BlockSize: m.pool.BlockSize(), N: c.N, Session: c.Session, Retention: c.Retention,
 		Images: c.Images, Multimodal: c.Multimodal,
 	}
-	root := block.Namespace(adapter, c.Salt)
+	root := block.Namespace(t.adapter, c.Salt)
 	if m.tok == nil {
 		t.rough(root)
 		return
@@ -103,6 +107,10 @@ func variantOf(res *tokenize.Result) score.Variant {
 func (t *ticket) Pick(skip func(worker string) bool) (router.Lease, error) {
 	l := &lease{t: t}
 	err := t.m.pool.Pick(&t.req, t.m.skipper(skip), &l.dec, &l.before.watch)
+	if err != nil && t.outdated() {
+		t.prepare(context.Background())
+		err = t.m.pool.Pick(&t.req, t.m.skipper(skip), &l.dec, &l.before.watch)
+	}
 	if errors.Is(err, score.ErrNoCandidates) {
 		return nil, fmt.Errorf("%w: model %q: %s", router.ErrNoWorker, t.m.name, t.m.whyNone(skip))
 	}
@@ -121,6 +129,12 @@ func (t *ticket) Pick(skip func(worker string) bool) (router.Lease, error) {
 	t.f.logPick(&t.req, &l.dec)
 	t.f.count.picked(t.m.name, &l.dec)
 	return l, nil
+}
+
+// outdated says that a worker has joined since the call was tokenized which makes tokens in a way of its own: the
+// call cannot be scored with it among the candidates.
+func (t *ticket) outdated() bool {
+	return t.m.tok != nil && len(t.m.variantsNow()) > 1+len(t.req.Variants)
 }
 
 // logPick writes the pick line; its fields and their order are what scripts read.
@@ -154,8 +168,8 @@ func (f *Fleet) Explain(ctx context.Context, c *router.Call) (record []byte, err
 	if !ok {
 		return nil, fmt.Errorf("%w: %q", router.ErrUnknownModel, c.Model)
 	}
-	t := &ticket{f: f, m: m, call: c}
-	t.prepare(ctx, adapter)
+	t := &ticket{f: f, m: m, call: c, adapter: adapter}
+	t.prepare(ctx)
 	err = m.pool.Peek(&t.req, m.skipper(nil), func(d *score.Decision) { record = d.AppendJSON(nil) })
 	if errors.Is(err, score.ErrNoCandidates) {
 		return nil, fmt.Errorf("%w: model %q: %s", router.ErrNoWorker, m.name, m.whyNone(nil))

@@ -38,7 +38,8 @@ var ErrNoWorker = errors.New("no worker")
 
 // Fleet knows the workers and chooses between them. It is safe for concurrent use.
 type Fleet interface {
-	// Place tokenizes a call. It returns ErrUnknownModel where no worker serves the model.
+	// Place tokenizes a call. It returns ErrUnknownModel where no worker serves the model. A call that names no
+	// model gets the name of the one that was found for it.
 	Place(ctx context.Context, c *Call) (Ticket, error)
 	// Models are the entries of /v1/models as the workers give them, merged by id.
 	Models() []json.RawMessage

@@ -227,7 +227,11 @@ func unknownModel(name string) *openai.Error {
 	if len(name) > most {
 		name = strings.ToValidUTF8(name[:most], "") + "…"
 	}
-	return &openai.Error{Status: 404, Message: fmt.Sprintf("the model %q does not exist here", name), Type: openai.TypeInvalid, Param: "model", Code: "model_not_found"}
+	msg := fmt.Sprintf("the model %q does not exist here", name)
+	if name == "" {
+		msg = "the request names no model, which it may only where exactly one is served"
+	}
+	return &openai.Error{Status: 404, Message: msg, Type: openai.TypeInvalid, Param: "model", Code: "model_not_found"}
 }
 
 // Counter is a fleet that can count its active workers.
