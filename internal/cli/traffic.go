@@ -216,6 +216,10 @@ func (a *app) loadPaths(ctx context.Context, t *traceFlags, paths []string) (*tr
 	if err != nil {
 		return nil, traceFault(err)
 	}
+	if n := w.Unfinished; n > 0 {
+		p.finish()
+		a.note(fmt.Sprintf("%s: requests left out, as the lengths of their answers are not known: %d (streams tell theirs with serve --stream-usage)", opt.Name, n))
+	}
 	return w, nil
 }
 

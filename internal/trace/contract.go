@@ -95,4 +95,8 @@ type Workload struct {
 	Requests  []Request
 	Sessions  []string // numbered by their first request
 	IDs       []string // of the requests; nil: none has one
+
+	// Unfinished is how many requests Load left out, because a router's recording does not know the length
+	// of their answers.
+	Unfinished int
 }

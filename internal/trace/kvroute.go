@@ -17,6 +17,8 @@ const (
 	typeRequest = "request" // also where no type is given
 	typeBlocks  = "blocks"  // numbers a path that later records name
 	typeReset   = "reset"   // block numbers start again at 0
+
+	typeUnfinished = "unfinished" // a router's request without a known answer: counted, not read
 )
 
 // kvReader reads our own format: a heading, then one record a line. A request names the block its path
@@ -31,6 +33,8 @@ type kvReader struct {
 	tokens []uint32
 	fresh  []block.Hash // of the current request
 	counts []int64      // bt of the current request
+
+	unfinished int // records of that type
 }
 
 // heading reads the first line.
@@ -121,6 +125,8 @@ func (r *kvReader) Read(rec *Record) error {
 			return nil
 		case typeReset:
 			r.f = Forest{}
+		case typeUnfinished:
+			r.unfinished++
 		}
 	}
 }

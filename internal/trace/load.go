@@ -32,7 +32,12 @@ func Load(sources []Source, opt Options) (*Workload, error) {
 		for i, s := range sources {
 			names[i] = s.Name
 		}
-		return nil, &Error{File: strings.Join(names, ", "), Why: "there are no requests in it"}
+		e := &Error{File: strings.Join(names, ", "), Why: "there are no requests in it"}
+		if w.Unfinished > 0 {
+			e.Why = fmt.Sprintf("there are only requests in it whose answers have no known length (%d)", w.Unfinished)
+			e.Hint = "streams tell theirs with serve --stream-usage"
+		}
+		return nil, e
 	}
 	w.Forest = l.b.finish()
 	if !w.order(opt.Speedup) {
@@ -73,6 +78,9 @@ func (l *loader) source(s Source) error {
 	for {
 		err := r.Read(&rec)
 		if err == io.EOF {
+			if kv, ok := r.(*kvReader); ok {
+				l.w.Unfinished += kv.unfinished
+			}
 			return nil
 		}
 		if err == nil {
@@ -233,7 +241,7 @@ func (w *Workload) numberSessions() {
 
 // subset returns the requests for which keep holds, with the blocks and sessions they use.
 func (w *Workload) subset(keep func(i int) bool) *Workload {
-	out := &Workload{Name: w.Name, Format: w.Format, BlockSize: w.BlockSize, Sessions: w.Sessions}
+	out := &Workload{Name: w.Name, Format: w.Format, BlockSize: w.BlockSize, Sessions: w.Sessions, Unfinished: w.Unfinished}
 	for i := range w.Requests {
 		if !keep(i) {
 			continue
