@@ -53,7 +53,7 @@ by the engines' own account, and the time to the first token. The router can be
 asked meanwhile, as the first lines say.`,
 		Example: `  # two seconds of it
   kvroute demo --for 2s
-  # the seed's formula on eight SGLang stand-ins
+  # the published formula on eight SGLang stand-ins
   kvroute demo --for 2s --workers 8 --dialect sglang --router-policy kv-aware`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), &f) },

@@ -23,8 +23,9 @@ func (a *app) newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kvroute",
 		Short: "Route LLM requests to the workers that already hold their prompt's KV cache",
-		Long: `The scorer that places requests, on recorded traffic: look at traces, replay
-them, simulate a fleet on them, sweep the settings, explain single decisions.
+		Long: `A router for live traffic ("kvroute serve"), and the scorer it places requests
+with on recorded traffic: look at traces, replay them, simulate a fleet on them,
+sweep the settings, explain single decisions.
 
 Settings come from flags, then the environment (KVROUTE_<FLAG>), then the file
 named by --config (YAML, keys are flag names), then defaults; "kvroute config

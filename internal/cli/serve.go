@@ -74,7 +74,7 @@ goes, GET /v1/admin/workers what is believed of each worker and why. The first
 SIGTERM or SIGINT drains, a second one ends at once. See docs/serve.md.`,
 		Example: `  # two workers that say themselves where their events are
   kvroute serve --model qwen3 --router-tokenizer-path /models/qwen3 --worker http://10.0.0.1:30000 --worker http://10.0.0.2:30000
-  # endpoints given, a recording kept, and the seed's formula
+  # endpoints given, a recording kept, and the published formula
   kvroute serve --router-tokenizer-path /models/qwen3 --worker http://10.0.0.1:8000,engine=vllm,events=tcp://10.0.0.1:5557,replay=tcp://10.0.0.1:5558 --record run.jsonl --router-policy kv-aware
   # what would happen, without serving
   kvroute serve --worker http://10.0.0.1:8000 --dry-run`,

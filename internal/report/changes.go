@@ -62,7 +62,11 @@ func (d *Document) writeChanges(w io.Writer) error {
 	if !c.Complete {
 		fmt.Fprintf(&b, "incomplete: %s\n", c.Missing)
 	}
-	fmt.Fprintf(&b, "%d decisions change (%s)\n\n", c.Changed, percent(c.Share))
+	verb := "change"
+	if c.Changed == 1 {
+		verb = "changes"
+	}
+	fmt.Fprintf(&b, "%s %s (%s)\n\n", plural(c.Changed, "decision"), verb, percent(c.Share))
 	cols := []column{
 		{left: true, head: []string{""}},
 		{left: true, head: []string{"policy"}},

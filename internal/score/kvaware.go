@@ -21,7 +21,7 @@ func amplify(r Retention) float64 {
 	return 1
 }
 
-// kvAware is the seed's formula,
+// kvAware is the published formula,
 //
 //	overlap_weight × (request_blocks − hits) + active_blocks
 //
