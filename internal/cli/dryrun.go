@@ -88,7 +88,7 @@ func (a *app) dryRun(ctx context.Context, f *serveFlags, toks func(model string)
 		a.note(oneLine(n))
 	}
 	if down > 0 {
-		return &fault{code: exitUnreachable, what: fmt.Sprintf("%d of %d workers cannot be reached", down, len(specs)), where: "kvroute serve --dry-run", why: "see the notes above"}
+		return &fault{code: exitUnreachable, what: fmt.Sprintf("%d of %d workers cannot be reached", down, len(specs)), where: "--dry-run", why: "the notes above say why"}
 	}
 	return nil
 }

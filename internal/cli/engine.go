@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -191,7 +192,7 @@ func (a *app) runEngine(ctx context.Context, f *engineFlags) error {
 	c.Exit = func() { os.Exit(137) } // as a process that was killed
 	e, err := fakeengine.Start(c)
 	if err != nil {
-		return failed("cannot start the engine", f.cfg.Listen, err)
+		return failed("cannot start the engine", f.cfg.Listen, errors.New(strings.TrimPrefix(err.Error(), "starting the engine: ")))
 	}
 	fmt.Fprintf(a.stderr, "kvroute: %s stand-in serves model %s at %s\n", c.Dialect, c.Model, e.URL())
 	for r := range c.Ranks {

@@ -127,7 +127,8 @@ compute so far). What is left out is 0.
 The marked candidate was picked. The rule says what settled it: cost, or on
 equal costs load (prefix policies: computed, the blocks computed so far), then
 held requests, then order; only, where there was no choice; turn, draw, session
-and demand where the policy goes by these.`,
+and demand where the policy goes by these. Engines of different kinds make
+different tokens of a request: variant numbers those a candidate is measured by.`,
 		Example: `  # the worked example: 1.0 × 2 + 6 = 8 against 1.0 × 10 + 1 = 11
   kvroute explain --request-blocks 10 --candidate W0:hits=8,active=6 --candidate W1:hits=0,active=1 --router-policy kv-aware
   # the same by expected work: tokens to compute, here and in front of it

@@ -173,7 +173,7 @@ func (d *verifyDocument) write(w io.Writer, format string) error {
 	x := &d.Extent
 	plain := func(s string) string { return s }
 	if d.Equal {
-		fmt.Fprintf(w, "equal: all %d decisions, byte for byte (%d records, %d block changes, %s)\n", x.Decisions, x.Records, x.Changes, parts(x.Parts))
+		fmt.Fprintf(w, "equal: all %s, byte for byte (%d records, %d block changes, %s)\n", counts(int64(x.Decisions), "decision"), x.Records, x.Changes, parts(x.Parts))
 		if d.Missing != "" {
 			fmt.Fprintf(w, "verified up to the last record; %s\n", printable(d.Missing))
 		}
@@ -183,11 +183,14 @@ func (d *verifyDocument) write(w io.Writer, format string) error {
 	return g.writeTable(w, plain)
 }
 
-func parts(n int) string {
+func parts(n int) string { return counts(int64(n), "file") }
+
+// counts is a number of things.
+func counts(n int64, thing string) string {
 	if n == 1 {
-		return "1 file"
+		return "1 " + thing
 	}
-	return strconv.Itoa(n) + " files"
+	return strconv.FormatInt(n, 10) + " " + thing + "s"
 }
 
 func orDash(s string) string {

@@ -115,9 +115,9 @@ func (a *app) measure(ctx context.Context, w *trace.Workload, capacities []int) 
 // writeStats prints one trace for people.
 func (a *app) writeStats(w io.Writer, s *tracestats.Stats) error {
 	b := &s.Basic
-	fmt.Fprintf(w, "%s: %d requests", s.Name, b.Requests)
+	fmt.Fprintf(w, "%s: %s", s.Name, counts(int64(b.Requests), "request"))
 	if b.Sessions > 0 {
-		fmt.Fprintf(w, ", %d sessions", b.Sessions)
+		fmt.Fprintf(w, ", %s", counts(int64(b.Sessions), "session"))
 	}
 	fmt.Fprintf(w, ", %s form, %.1f s", s.Format, float64(b.LastMs-b.FirstMs)/1000)
 	if b.RateRPS != nil {

@@ -77,7 +77,7 @@ func (d *Document) byFleet() *Document {
 
 func (d *Document) tableHead(b *strings.Builder) {
 	t := &d.Trace
-	fmt.Fprintf(b, "%s: %d requests", t.Name, t.Requests)
+	fmt.Fprintf(b, "%s: %s", t.Name, plural(t.Requests, "request"))
 	if t.Blocks > 0 {
 		fmt.Fprintf(b, ", %d blocks\nat most %s of blocks", t.Blocks, percent(Ratio(t.CeilingHitBlocks, t.Blocks)))
 		if t.InputTokens > 0 {
