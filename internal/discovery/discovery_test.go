@@ -97,6 +97,8 @@ func TestParseWorkerErrors(t *testing.T) {
 		{"http://w:1,engine=vlm", `unknown engine "vlm"`, "did you mean vllm?"},
 		{"http://w:1,role=mixed,role=mixed", `"role" is there twice`, ""},
 		{"http://w:1,meta.a=1,meta.a=2", `"meta.a" is there twice`, ""},
+		{"http://w:1,meta.chat_template_kwargs=no", `"no" is not a JSON object`, "write what the engine was started with"},
+		{"http://w:1,meta.chat_template_kwargs=null", `"null" is not a JSON object`, "write what the engine was started with"},
 		{"http://w:1,meta.=1", "not a name", ""},
 		{"http://w:1,model=", `"model" has no value`, ""},
 		{"http://w:1,model=a\x1bb", "control characters", ""},

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/url"
@@ -17,6 +18,10 @@ var Keys = []string{"model", "role", "engine", "events", "replay", "topic", "blo
 
 // Poll as events says that the engine hands out its events over HTTP, as TensorRT-LLM does.
 const Poll = "poll"
+
+// TemplateKwargs is the name under meta of the engine's default arguments of the chat template, a JSON
+// object, for engines that do not tell (vLLM's --default-chat-template-kwargs).
+const TemplateKwargs = "chat_template_kwargs"
 
 // Bounds of what can be said.
 const (
@@ -271,6 +276,12 @@ func (b *builder) meta(name, value string) error {
 // tell itself.
 func (b *builder) finish() (Spec, error) {
 	s := &b.s
+	if text, ok := s.Meta[TemplateKwargs]; ok {
+		var object map[string]json.RawMessage
+		if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil {
+			return Spec{}, wrong(fmt.Sprintf("meta.%s: %q is not a JSON object", TemplateKwargs, text), `write what the engine was started with, {"enable_thinking":false} for one; commas only in a file`)
+		}
+	}
 	for _, e := range []string{s.Events, s.Replay} {
 		if e == "" || e == Poll || s.DPSize < 2 {
 			continue

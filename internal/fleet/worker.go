@@ -387,6 +387,10 @@ func (w *worker) events(rank int) (e probe.Events, bind bool) {
 // variant is how the worker makes tokens of a body.
 func (w *worker) variant() tokenize.Variant {
 	v := tokenize.Variant{Prepare: prepareOf(w.engine())}
+	if text := w.spec.Meta[discovery.TemplateKwargs]; text != "" {
+		v.Kwargs = json.RawMessage(text)
+		return v
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.info != nil {
