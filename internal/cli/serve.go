@@ -132,6 +132,7 @@ SIGTERM or SIGINT drains, a second one ends at once. See docs/serve.md.`,
 	bindSwitch(cmd, fs, spec{name: "dry-run", group: groupListen, local: true, usage: "check everything that can be reached, print the plan and end"}, &f.dryRun)
 
 	bind(cmd, fs, spec{name: "max-body", arg: "SIZE", def: "64MiB", group: groupLimits, usage: "largest body of a request"}, &f.router.MaxBody, parseSize)
+	bind(cmd, fs, spec{name: "max-body-memory", arg: "SIZE", def: "4GiB", group: groupLimits, usage: "bodies of all requests at once, 0: no limit; more are answered 429"}, &f.router.MaxBodies, parseCount)
 	bind(cmd, fs, spec{name: "max-in-flight", arg: "N", def: "16384", group: groupLimits, usage: "requests in flight at once, 0: no limit; more are answered 429"}, &f.router.MaxInFlight, intBetween(0, 1<<24))
 	bind(cmd, fs, spec{name: "max-per-worker", arg: "N", def: "0", group: groupLimits, usage: "the same for each worker"}, &f.router.MaxPerWorker, intBetween(0, 1<<24))
 	d := router.Defaults()

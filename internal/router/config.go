@@ -30,6 +30,7 @@ type Config struct {
 
 	// MaxInFlight and MaxPerWorker bound requests in flight in total and on each worker; more is answered 429.
 	MaxInFlight  int
+	MaxBodies    int64 // bytes of all bodies held at once; more is answered 429
 	MaxPerWorker int
 
 	Retry   RetryConfig
@@ -81,6 +82,7 @@ func Defaults() Config {
 		MaxBody: 64 << 20, BodyTimeout: 2 * time.Minute,
 		FirstByteTimeout: 10 * time.Minute, IdleTimeout: 2 * time.Minute, TotalTimeout: time.Hour, ClientTimeout: time.Minute,
 		MaxInFlight:    16384,
+		MaxBodies:      4 << 30,
 		Retry:          RetryConfig{Attempts: 3, Within: 30 * time.Second, Ratio: 0.2, Burst: 64},
 		Breaker:        BreakerConfig{Threshold: 3, Cooldown: 5 * time.Second, MaxCooldown: time.Minute, BusyPenalty: time.Second, MaxBusy: 10 * time.Second},
 		SessionHeaders: []string{"X-Dynamo-Session-ID"},

@@ -240,6 +240,7 @@ func (b *bench) settled() {
 	if n := b.r.health.inFlight(); n != 0 {
 		b.t.Errorf("%d claims on workers are not returned", n)
 	}
+	eventually(b.t, "the memory of bodies to be given back", func() bool { return b.r.bodies.used.Load() == 0 })
 }
 
 // eventually waits for what another goroutine is about to do.

@@ -57,6 +57,8 @@ func validID(id string) bool {
 type sharedBody struct {
 	buf  *buffer
 	refs atomic.Int64
+	room *room
+	held int64 // bytes of room taken
 }
 
 type buffer struct{ b []byte }
@@ -67,11 +69,32 @@ var buffers = sync.Pool{New: func() any { return &buffer{b: make([]byte, 0, 16<<
 const maxPooled = 4 << 20
 
 func (s *sharedBody) release() {
-	if s.refs.Add(-1) == 0 && cap(s.buf.b) <= maxPooled {
+	if s.refs.Add(-1) != 0 {
+		return
+	}
+	s.room.give(s.held)
+	if cap(s.buf.b) <= maxPooled {
 		s.buf.b = s.buf.b[:0]
 		buffers.Put(s.buf)
 	}
 }
+
+// room bounds the memory of all bodies together.
+type room struct {
+	most int64 // bytes; 0: no bound
+	used atomic.Int64
+}
+
+// take reports whether there is room for n bytes more, and takes it.
+func (r *room) take(n int64) bool {
+	if r.used.Add(n) > r.most && r.most > 0 {
+		r.used.Add(-n)
+		return false
+	}
+	return true
+}
+
+func (r *room) give(n int64) { r.used.Add(-n) }
 
 // reader returns a reader of the body that holds it until closed.
 func (s *sharedBody) reader(splices ...openai.Splice) io.ReadCloser {
@@ -93,28 +116,43 @@ func (b *bodyReader) Close() error {
 // trusted is how much of a Content-Length is believed before as much has come.
 const trusted = 1 << 20
 
-var errTooLarge = errors.New("body too large")
+var (
+	errTooLarge = errors.New("body too large")
+	errNoRoom   = errors.New("no room for the body")
+)
 
 // readBody reads a request's body into one buffer. Its length is known from the start for nearly all
 // requests; then there is no second copy at any time beyond the first trusted bytes.
 func (r *Router) readBody(req *http.Request) (*sharedBody, error) {
-	s := &sharedBody{buf: buffers.Get().(*buffer)}
+	s := &sharedBody{buf: buffers.Get().(*buffer), room: &r.bodies}
 	s.refs.Store(1)
-	if err := readInto(s.buf, req.Body, req.ContentLength, r.cfg.MaxBody); err != nil {
+	if err := s.fill(req.Body, req.ContentLength, r.cfg.MaxBody); err != nil {
 		s.release()
 		return nil, err
 	}
 	return s, nil
 }
 
-func readInto(buf *buffer, from io.Reader, length, most int64) error {
+// grow makes room for size bytes in all. The old buffer is given back as the new one is taken.
+func (s *sharedBody) grow(b []byte, size int64) ([]byte, error) {
+	if !s.room.take(size - s.held) {
+		return b, errNoRoom
+	}
+	s.held = size
+	if int64(cap(b)) >= size {
+		return b, nil
+	}
+	return append(make([]byte, 0, size), b...), nil
+}
+
+func (s *sharedBody) fill(from io.Reader, length, most int64) (err error) {
 	if length > most {
 		return errTooLarge
 	}
-	b := buf.b[:0]
-	defer func() { buf.b = b }()
-	if first := min(length, trusted); int64(cap(b)) < first {
-		b = make([]byte, 0, first)
+	b := s.buf.b[:0]
+	defer func() { s.buf.b = b }()
+	if b, err = s.grow(b, max(min(length, trusted), int64(cap(b)))); err != nil {
+		return err
 	}
 	for {
 		if len(b) == cap(b) {
@@ -136,7 +174,9 @@ func readInto(buf *buffer, from io.Reader, length, most int64) error {
 			if length > int64(len(b)) {
 				size = length
 			}
-			b = append(make([]byte, 0, size), b...)
+			if b, err = s.grow(b, size); err != nil {
+				return err
+			}
 		}
 		n, err := from.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
@@ -217,6 +257,8 @@ func (x *exchange) bodyFailed(err error) {
 	switch {
 	case errors.Is(err, errTooLarge):
 		x.refuse(outcomeClientError, &openai.Error{Status: 413, Message: fmt.Sprintf("the body is larger than the limit of %d bytes", x.r.cfg.MaxBody), Type: openai.TypeInvalid, Code: "body_too_large"})
+	case errors.Is(err, errNoRoom):
+		x.full("bodies", "the router holds as many bytes of requests as it may")
 	case errors.As(err, &ne) && ne.Timeout():
 		x.refuse(outcomeClientError, &openai.Error{Status: 408, Message: fmt.Sprintf("the body did not arrive within %v", x.r.cfg.BodyTimeout), Type: openai.TypeTimeout, Code: "body_timeout"})
 	case x.req.Context().Err() != nil:

@@ -29,6 +29,7 @@ type Router struct {
 	metrics http.Handler
 
 	inFlight atomic.Int64
+	bodies   room
 	draining atomic.Bool
 
 	base context.Context // of all requests; ends with errStopped
@@ -59,6 +60,7 @@ func New(cfg Config, fleet Fleet) (*Router, error) {
 		r.forward = append(r.forward, http.CanonicalHeaderKey(h))
 	}
 	r.metrics = promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{ErrorLog: promLog{cfg.Log}})
+	r.bodies.most = cfg.MaxBodies
 	r.base, r.stop = context.WithCancelCause(context.Background())
 	return r, nil
 }
