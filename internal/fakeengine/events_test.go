@@ -16,6 +16,7 @@ import (
 	"github.com/pebbe/zmq4"
 
 	"github.com/kvroute/kvroute/internal/block"
+	"github.com/kvroute/kvroute/internal/feed"
 	"github.com/kvroute/kvroute/internal/index"
 	"github.com/kvroute/kvroute/internal/kvevent"
 )
@@ -28,7 +29,7 @@ type batch struct {
 	err    error
 }
 
-func describe(msg kvevent.Frame) batch {
+func describe(msg feed.Message) batch {
 	out := batch{seq: msg.Seq, hasSeq: msg.HasSeq}
 	var d kvevent.Decoder
 	var b kvevent.Batch
@@ -56,7 +57,7 @@ func describe(msg kvevent.Frame) batch {
 }
 
 // replayed asks for everything from start on, with a socket of its own.
-func replayed(t testing.TB, at string, start uint64, each func(kvevent.Frame)) {
+func replayed(t testing.TB, at string, start uint64, each func(feed.Message)) {
 	t.Helper()
 	s := dial(t, zmq4.DEALER, at)
 	if err := s.SetRcvtimeo(20 * time.Second); err != nil {
@@ -70,11 +71,11 @@ func replayed(t testing.TB, at string, start uint64, each func(kvevent.Frame)) {
 		if err != nil {
 			t.Fatalf("waiting for an answer of %s: %v", at, err)
 		}
-		f, err := kvevent.ReplayFrames(parts)
+		f, end, err := feed.ParseReplay(parts)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f.End {
+		if end {
 			return
 		}
 		each(f)
@@ -154,7 +155,7 @@ func (l *listener) receive(limit time.Duration) (batch, bool) {
 	if err != nil {
 		return batch{}, false
 	}
-	f, err := kvevent.Frames(parts)
+	f, err := feed.ParseLive(parts)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -227,7 +228,7 @@ func TestMirrorEqualsCache(t *testing.T) {
 				truth.Join(0)
 				mapper := kvevent.NewMapper(0, kvevent.Dialect(c.Dialect), kvevent.CopiesByDialect)
 				next, stores := uint64(0), 0
-				replayed(t, at, 0, func(msg kvevent.Frame) {
+				replayed(t, at, 0, func(msg feed.Message) {
 					if msg.Seq != next {
 						t.Fatalf("rank %d: number %d after %d", i, msg.Seq, next)
 					}
@@ -365,8 +366,8 @@ func TestReplayForms(t *testing.T) {
 			t.Fatalf("%s: %d answers, want batches 3 and 4 and the end", c.String(), len(got))
 		}
 		for i, a := range got {
-			f, err := kvevent.ReplayFrames(a)
-			if err != nil || len(a) != tt.want || f.End != (i == 2) || !f.End && f.Seq != uint64(3+i) {
+			f, end, err := feed.ParseReplay(a)
+			if err != nil || len(a) != tt.want || end != (i == 2) || !end && f.Seq != uint64(3+i) {
 				t.Errorf("%s, answer %d: %d frames, %+v, %v", c.String(), i, len(a), f, err)
 			}
 		}
@@ -447,7 +448,7 @@ func TestEventFaults(t *testing.T) {
 		want(12)
 		_, replay := e.Endpoints(0)
 		var numbers []uint64
-		replayed(t, replay, base, func(msg kvevent.Frame) {
+		replayed(t, replay, base, func(msg feed.Message) {
 			if b := describe(msg); b.err != nil {
 				t.Errorf("%s: number %d: %v", d, b.seq-base, b.err)
 			}
@@ -495,7 +496,7 @@ func TestDeath(t *testing.T) {
 		complete(t, e, m{"prompt": ids(1, 100), "max_tokens": 1}, "X-data-parallel-rank", "1")
 		eventually(t, "everything is published", func() bool { return quiet(e) })
 		var got []string
-		replayed(t, replay1, 0, func(msg kvevent.Frame) {
+		replayed(t, replay1, 0, func(msg feed.Message) {
 			b := describe(msg)
 			got = append(got, fmt.Sprint(b.seq, b.events, b.err))
 		})
@@ -537,7 +538,7 @@ func TestStartOfStreams(t *testing.T) {
 		all := func() string {
 			_, at := e.Endpoints(0)
 			var got []string
-			replayed(t, at, 0, func(msg kvevent.Frame) { got = append(got, fmt.Sprint(describe(msg).events)) })
+			replayed(t, at, 0, func(msg feed.Message) { got = append(got, fmt.Sprint(describe(msg).events)) })
 			return strings.Join(got, " ")
 		}
 		wants := map[Dialect][]string{

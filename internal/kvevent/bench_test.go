@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/kvroute/kvroute/internal/block"
+	"github.com/kvroute/kvroute/internal/feed"
 	"github.com/kvroute/kvroute/internal/index"
 )
 
@@ -13,7 +14,7 @@ func realPayloads(t testing.TB, s *session) [][]byte {
 	var all [][]byte
 	for _, step := range s.Steps {
 		for _, f := range step.Frames {
-			frame, err := Frames(f.bytes(t))
+			frame, err := feed.ParseLive(f.bytes(t))
 			if err != nil {
 				t.Fatal(err)
 			}

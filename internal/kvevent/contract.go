@@ -1,5 +1,5 @@
 // Package kvevent reads the KV cache events of engines: msgpack batches of vLLM, SGLang, ATOM and
-// TensorRT-LLM in all their forms, TensorRT-LLM's polled JSON, and the frames they come in. It turns
+// TensorRT-LLM in all their forms, and TensorRT-LLM's polled JSON. It turns
 // them into operations of the index. It does no I/O; package feed follows streams.
 package kvevent
 

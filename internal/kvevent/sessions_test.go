@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvroute/kvroute/internal/block"
+	"github.com/kvroute/kvroute/internal/feed"
 	"github.com/kvroute/kvroute/internal/index"
 	"github.com/kvroute/kvroute/internal/target"
 )
@@ -156,7 +157,7 @@ func TestSessionsPredictCachedTokens(t *testing.T) {
 						hits += want
 					}
 					for _, f := range step.Frames {
-						live, err := Frames(f.bytes(t))
+						live, err := feed.ParseLive(f.bytes(t))
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -216,7 +217,7 @@ func TestSessionsReplay(t *testing.T) {
 			var seq []uint64
 			for _, step := range s.Steps {
 				for _, f := range step.Frames {
-					frame, err := Frames(f.bytes(t))
+					frame, err := feed.ParseLive(f.bytes(t))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -233,12 +234,12 @@ func TestSessionsReplay(t *testing.T) {
 			}
 			var got []uint64
 			for i, f := range answer.Answers {
-				frame, err := ReplayFrames(f.bytes(t))
+				frame, end, err := feed.ParseReplay(f.bytes(t))
 				if err != nil {
 					t.Fatal(err)
 				}
-				if last := i == len(answer.Answers)-1; frame.End != last {
-					t.Fatalf("answer %d of %d: end %v", i, len(answer.Answers), frame.End)
+				if last := i == len(answer.Answers)-1; end != last {
+					t.Fatalf("answer %d of %d: end %v", i, len(answer.Answers), end)
 				} else if last {
 					break
 				}
@@ -256,7 +257,7 @@ func TestSessionsReplay(t *testing.T) {
 			if err := json.Unmarshal(s.Replay["beyond_end"], &beyond); err != nil || len(beyond.Answers) != 1 {
 				t.Fatalf("%d answers beyond the end, error %v, want 1", len(beyond.Answers), err)
 			}
-			if f, err := ReplayFrames(beyond.Answers[0].bytes(t)); err != nil || !f.End {
+			if f, end, err := feed.ParseReplay(beyond.Answers[0].bytes(t)); err != nil || !end {
 				t.Errorf("answer beyond the end: %+v, error %v, want the end", f, err)
 			}
 		})
@@ -316,7 +317,7 @@ func TestSimulatorFrames(t *testing.T) {
 			var b Batch
 			stores, live := 0, map[string]string{}
 			for _, f := range c.Frames {
-				frame, err := Frames(frames{f.Hex}.bytes(t))
+				frame, err := feed.ParseLive(frames{f.Hex}.bytes(t))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -339,11 +340,11 @@ func TestSimulatorFrames(t *testing.T) {
 			ends, same := 0, 0
 			for _, r := range c.Replay {
 				for _, parts := range r.Replies {
-					frame, err := ReplayFrames(frames{parts}.bytes(t))
+					frame, end, err := feed.ParseReplay(frames{parts}.bytes(t))
 					if err != nil {
 						t.Fatal(err)
 					}
-					if frame.End {
+					if end {
 						ends++
 						continue
 					}
