@@ -123,6 +123,10 @@ func (f *Fleet) WriteMirrors(out io.Writer) (n int, err error) {
 				if !ok || !at.Exact {
 					return
 				}
+				if !g.mapper.Plain() { // what its handles mean is not in the snapshot
+					f.log.Info("mirror is left out of the snapshot: its engine's hashes leave salts or cache groups out", "worker", g.key)
+					return
+				}
 				st, _ := g.model.pool.Look(g.id)
 				meta := mirrorfile.Meta{
 					Worker: wk.spec.ID, Rank: g.rank, Engine: wk.engine(), Model: g.model.name, BlockSize: g.model.pool.BlockSize(),

@@ -98,6 +98,10 @@ func (m *Mapper) Dialect() Dialect { return m.dialect }
 // Stats returns the counters.
 func (m *Mapper) Stats() MapStats { return m.stats }
 
+// Plain says that a new Mapper could take over from this one: no hash stands for blocks of several salts,
+// and no other cache group than the indexed one was seen.
+func (m *Mapper) Plain() bool { return len(m.salted) == 0 && len(m.groups) <= 1 }
+
 // Reset forgets what was in the cache before the batch that was mapped last, which may be the one that showed
 // a restart and be applied after it. Counters and what is known of the engine stay.
 func (m *Mapper) Reset() {
