@@ -157,6 +157,9 @@ func testDeaths(t *testing.T, engines []*engine) {
 		compare("with a snapshot")
 		for i, w := range r.workers(t) {
 			from, to := inSnapshot[i].Stream.Sequence, before[i].Stream.Sequence
+			if engines[i].engine == "sglang" {
+				continue // with salts among the traffic its mirror is fetched anew
+			}
 			if from == nil || to == nil || w.Stream.Replayed == 0 || w.Stream.Replayed > *to-*from {
 				t.Errorf("%s: %d batches replayed, want those after number %s up to %s", w.RouteKey, w.Stream.Replayed, show(from), show(to))
 			}
