@@ -40,6 +40,7 @@ func TestSequentialPredictionsAreExact(t *testing.T) {
 		{"sglang", []fakeengine.Config{sglang(80), sglang(80)}},
 		{"vllm page 32", []fakeengine.Config{{Dialect: fakeengine.VLLM, Capacity: 40, BlockSize: 32}, {Dialect: fakeengine.VLLM, Capacity: 40, BlockSize: 32}}},
 		{"ranks", []fakeengine.Config{{Dialect: fakeengine.VLLM, Capacity: 80, Ranks: 2}}},
+		{"ranks that say a wrong block size", []fakeengine.Config{{Dialect: fakeengine.VLLM, Capacity: 80, Ranks: 2, ReportBlockSize: 32}}},
 		{"both", []fakeengine.Config{vllm(80), sglang(80)}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

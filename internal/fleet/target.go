@@ -25,6 +25,7 @@ type tgt struct {
 	id     targetID
 	stream *feed.Stream    // nil: no events
 	mapper *kvevent.Mapper // owned by the stream's goroutine
+	page   int             // tokens of an engine block, as the pool knows it; owned by the stream's goroutine
 	// unshare gives back the target's part of a subscription that others have a part in; nil: it has none.
 	unshare func()
 
@@ -106,7 +107,8 @@ func (g *tgt) Apply(ops []index.Op) index.Result {
 	if err != nil {
 		g.f.log.Error("an event could not be applied", "worker", g.key, "error", err)
 	}
-	if p := g.mapper.PageSize(); p != 0 {
+	if p := g.mapper.PageSize(); p != 0 && p != g.page {
+		g.page = p
 		g.sawPage(p)
 	}
 	return r
@@ -132,11 +134,10 @@ func (g *tgt) State(s feed.State) {
 	}
 }
 
-// sawPage notes the page size that events show.
+// sawPage notes the page size that the target's events show, for the worker too. Each rank tells its own
+// candidate: another may have told the worker first.
 func (g *tgt) sawPage(page int) {
-	if !g.worker.sawPage(page) {
-		return
-	}
+	g.worker.sawPage(page)
 	g.model.pool.Update(g.id, func(c *score.Candidate) { c.BlockSize, c.PageSize = g.f.cfg.BlockSize, page })
 }
 

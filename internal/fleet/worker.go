@@ -152,7 +152,7 @@ func (w *worker) join(m *model, info *probe.Info) error {
 		if err != nil {
 			return err
 		}
-		g.id = id
+		g.id, g.page = id, c.PageSize
 		g.renewDoubt()
 		if !guessed {
 			g.follow(w.ctx, w.f.resume(m, g))
@@ -329,18 +329,14 @@ func (w *worker) pageNow() int {
 	return w.page
 }
 
-// sawPage takes the page size that events show, which is the truth, and says whether it is news.
-func (w *worker) sawPage(page int) bool {
+// sawPage takes the page size that events show, which is the truth.
+func (w *worker) sawPage(page int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.page == page {
-		return false
-	}
-	if w.page != 0 {
+	if w.page != 0 && w.page != page {
 		w.f.log.Error("events show another block size than was known; the events' counts", "worker", w.spec.ID, "known", w.page, "events", page)
 	}
 	w.page = page
-	return true
 }
 
 // engine is what the worker runs: as configured, else as it says; "" where neither is known.
