@@ -93,15 +93,19 @@ func (m *model) target(id targetID) *tgt {
 	return m.targets[id]
 }
 
-// skipper leaves out targets whose worker does not serve, and those the caller does not want.
-func (m *model) skipper(skip func(worker string) bool) func(*score.Candidate) bool {
-	return func(c *score.Candidate) bool {
-		g := m.target(c.Target)
+// choosing calls choose with a filter that leaves out targets whose worker does not serve, and those the caller
+// does not want. The targets stay as they are meanwhile, so that the filter, which runs under the pool's
+// lock for every candidate, needs none of its own. The lock order is m.mu, then the pool's.
+func (m *model) choosing(skip func(worker string) bool, choose func(skip func(*score.Candidate) bool) error) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return choose(func(c *score.Candidate) bool {
+		g := m.targets[c.Target]
 		if g == nil || !g.worker.serves() {
 			return true
 		}
 		return skip != nil && skip(g.worker.spec.ID)
-	}
+	})
 }
 
 // whyNone says what became of a model's workers when none is left.

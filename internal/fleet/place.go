@@ -106,10 +106,13 @@ func variantOf(res *tokenize.Result) score.Variant {
 // Pick implements router.Ticket.
 func (t *ticket) Pick(skip func(worker string) bool) (router.Lease, error) {
 	l := &lease{t: t}
-	err := t.m.pool.Pick(&t.req, t.m.skipper(skip), &l.dec, &l.before.watch)
+	pick := func(skip func(*score.Candidate) bool) error {
+		return t.m.pool.Pick(&t.req, skip, &l.dec, &l.before.watch)
+	}
+	err := t.m.choosing(skip, pick)
 	if err != nil && t.outdated() {
 		t.prepare(context.Background())
-		err = t.m.pool.Pick(&t.req, t.m.skipper(skip), &l.dec, &l.before.watch)
+		err = t.m.choosing(skip, pick)
 	}
 	if errors.Is(err, score.ErrNoCandidates) {
 		return nil, fmt.Errorf("%w: model %q: %s", router.ErrNoWorker, t.m.name, t.m.whyNone(skip))
@@ -170,7 +173,9 @@ func (f *Fleet) Explain(ctx context.Context, c *router.Call) (record []byte, err
 	}
 	t := &ticket{f: f, m: m, call: c, adapter: adapter}
 	t.prepare(ctx)
-	err = m.pool.Peek(&t.req, m.skipper(nil), func(d *score.Decision) { record = d.AppendJSON(nil) })
+	err = m.choosing(nil, func(skip func(*score.Candidate) bool) error {
+		return m.pool.Peek(&t.req, skip, func(d *score.Decision) { record = d.AppendJSON(nil) })
+	})
 	if errors.Is(err, score.ErrNoCandidates) {
 		return nil, fmt.Errorf("%w: model %q: %s", router.ErrNoWorker, m.name, m.whyNone(nil))
 	}
