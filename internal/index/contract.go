@@ -103,7 +103,8 @@ type Result struct {
 	Conflict int // handles refused because their hash is known under another parent
 }
 
-func (r *Result) add(o Result) {
+// Add adds what another Op did.
+func (r *Result) Add(o Result) {
 	r.Stored += o.Stored
 	r.Removed += o.Removed
 	r.Known += o.Known

@@ -40,7 +40,7 @@ func (x *Index) Import(t target.ID, records iter.Seq2[*Record, error]) (Result, 
 		n++
 	}
 	im.done()
-	m.totals.add(im.r)
+	m.totals.Add(im.r)
 	return im.r, nil
 }
 

@@ -191,7 +191,7 @@ func (x *Index) Apply(op Op) (Result, error) {
 		x.empty(m, &r)
 		m.epoch++
 	}
-	m.totals.add(r)
+	m.totals.Add(r)
 	return r, nil
 }
 

@@ -112,7 +112,7 @@ func (x *naive) Apply(op Op) (Result, error) {
 		*nt = *newNaiveTarget()
 		nt.totals, nt.epoch = totals, epoch
 	}
-	nt.totals.add(r)
+	nt.totals.Add(r)
 	return r, nil
 }
 

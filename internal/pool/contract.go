@@ -4,7 +4,6 @@
 package pool
 
 import (
-	"github.com/kvroute/kvroute/internal/block"
 	"github.com/kvroute/kvroute/internal/index"
 	"github.com/kvroute/kvroute/internal/load"
 	"github.com/kvroute/kvroute/internal/score"
@@ -30,6 +29,3 @@ type Recorder interface {
 	// Note is free text about the run: a gap, a changed trust state. It decides nothing.
 	Note(at int64, id target.ID, text string)
 }
-
-// Chain is the prompt of one variant; see score.Variant.
-type Chain = []block.Hash

@@ -118,8 +118,8 @@ func (p *Pool) Join(key target.Key, c score.Candidate, guess *Guess) (target.ID,
 	return id, nil
 }
 
-// compare orders by route key. A target that comes back while its former life still has requests in
-// flight has the same key and another ID; only one of them is ever present.
+// compare orders by route key. Where a worker begins another life, both lives may be present for a moment,
+// with the same key and IDs of their own.
 func compare(a, b score.Candidate) int {
 	if c := strings.Compare(a.Key, b.Key); c != 0 {
 		return c
@@ -316,7 +316,7 @@ func (p *Pool) candidates(req *score.Request, skip func(*score.Candidate) bool) 
 	return p.scratch
 }
 
-// Peek is Pick without any effect; see calls show with the decision while nobody else can change it.
+// Peek is Pick without any effect. show gets the decision and must not keep it.
 func (p *Pool) Peek(req *score.Request, skip func(*score.Candidate) bool, show func(*score.Decision)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

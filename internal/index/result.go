@@ -1,4 +1,0 @@
-package index
-
-// Add adds what another Op did.
-func (r *Result) Add(o Result) { r.add(o) }
