@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvroute/kvroute/internal/discovery"
 	"github.com/kvroute/kvroute/internal/feed"
+	"github.com/kvroute/kvroute/internal/pool"
 	"github.com/kvroute/kvroute/internal/probe"
 	"github.com/kvroute/kvroute/internal/score"
 	"github.com/kvroute/kvroute/internal/target"
@@ -69,6 +70,12 @@ func (w *worker) run() {
 		err := w.meet()
 		if err == nil {
 			break
+		}
+		if errors.Is(err, pool.ErrFull) { // some ranks may have joined: trying again would join them twice
+			w.f.log.Error("worker is not used", "worker", w.spec.ID, "error", err)
+			w.setHealth(Unhealthy, err.Error())
+			<-w.ctx.Done()
+			return
 		}
 		w.f.log.Warn("worker cannot be used yet", "worker", w.spec.ID, "error", err, "again_in", pause)
 		w.setHealth(Starting, err.Error())
