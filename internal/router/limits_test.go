@@ -124,13 +124,17 @@ func TestNoWorker(t *testing.T) {
 }
 
 func TestAdmission(t *testing.T) {
+	large := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("x", 7<<20) + `"}]}`
 	for _, tt := range []struct {
 		name   string
 		change func(*Config)
 		scope  string
+		body   string
+		fit    int // requests at once
 	}{
-		{"total", func(c *Config) { c.MaxInFlight = 2 }, "total"},
-		{"worker", func(c *Config) { c.MaxPerWorker = 2 }, "worker"},
+		{"total", func(c *Config) { c.MaxInFlight = 2 }, "total", good1, 2},
+		{"worker", func(c *Config) { c.MaxPerWorker = 2 }, "worker", good1, 2},
+		{"bodies", func(c *Config) { c.MaxBodies = 10 << 20 }, "bodies", large, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			entered, release := make(chan struct{}), make(chan struct{})
@@ -142,16 +146,17 @@ func TestAdmission(t *testing.T) {
 			}).URL)
 			b := start(t, f, tt.change)
 			var wg sync.WaitGroup
-			for range 2 {
+			for range tt.fit {
 				wg.Go(func() {
-					if resp := b.post(chatPath, good1); resp.StatusCode != 200 {
+					if resp := b.post(chatPath, tt.body); resp.StatusCode != 200 {
 						t.Errorf("status %d, want 200", resp.StatusCode)
 					}
 				})
 			}
-			<-entered
-			<-entered
-			resp := b.post(chatPath, good1)
+			for range tt.fit {
+				<-entered
+			}
+			resp := b.post(chatPath, tt.body)
 			if resp.Header.Get("Retry-After") == "" {
 				t.Error("429 without Retry-After")
 			}
@@ -161,56 +166,17 @@ func TestAdmission(t *testing.T) {
 			}
 			close(release)
 			wg.Wait()
+			eventually(t, "room to be given back", func() bool { return b.r.inFlight.Load() == 0 && b.r.bodies.used.Load() == 0 })
 			go func() {
 				for range entered { //nolint:revive // drained until the worker is gone
 				}
 			}()
-			if resp := b.post(chatPath, good1); resp.StatusCode != 200 {
+			if resp := b.post(chatPath, tt.body); resp.StatusCode != 200 {
 				t.Errorf("status %d once there is room, want 200", resp.StatusCode)
 			}
 			close(entered)
 		})
 	}
-}
-
-// TestBodiesAreBoundedTogether: what does not fit beside the bodies under way is turned away, and there is
-// room again once they are gone (which every test looks at in its end).
-func TestBodiesAreBoundedTogether(t *testing.T) {
-	entered, release := make(chan struct{}), make(chan struct{})
-	f := newMemory(t, "m")
-	f.add("A", serveWorker(t, func(w http.ResponseWriter, r *http.Request) {
-		entered <- struct{}{}
-		<-release
-		answerOK("A")(w, r)
-	}).URL)
-	b := start(t, f, func(c *Config) { c.MaxBodies = 10 << 20 })
-	large := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("x", 7<<20) + `"}]}`
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if resp := b.post(chatPath, large); resp.StatusCode != 200 {
-			t.Errorf("status %d, want 200", resp.StatusCode)
-		}
-	})
-	<-entered
-	resp := b.post(chatPath, large)
-	if resp.Header.Get("Retry-After") == "" {
-		t.Error("429 without Retry-After")
-	}
-	wantError(t, resp, 429, "too_many_requests")
-	if got := b.metric(`kvroute_admission_rejected_total{scope="bodies"}`); got != "1" {
-		t.Errorf("rejected %s, want 1", got)
-	}
-	close(release)
-	wg.Wait()
-	go func() {
-		for range entered { //nolint:revive // drained until the worker is gone
-		}
-	}()
-	eventually(t, "room to be given back", func() bool { return b.r.bodies.used.Load() == 0 })
-	if resp := b.post(chatPath, large); resp.StatusCode != 200 {
-		t.Errorf("status %d once there is room, want 200", resp.StatusCode)
-	}
-	close(entered)
 }
 
 func TestAFullWorkerIsPassedOver(t *testing.T) {
