@@ -79,11 +79,15 @@ func (s *subscription) open(addr string) error {
 	return nil
 }
 
-// drop closes the sockets with all that is queued in them.
+// drop closes the sockets with all that is queued in them. The monitor ends first: libzmq's thread for I/O
+// waits forever to tell an event that nobody can take any more, and every stream waits with it.
 func (s *subscription) drop() error {
 	sub, mon := s.sub, s.mon
 	s.sub, s.mon, s.up = nil, nil, false
-	return errors.Join(sub.close(), mon.close())
+	if sub == nil {
+		return nil
+	}
+	return errors.Join(sub.Monitor("", 0), sub.close(), mon.close())
 }
 
 // Close implements feed.Subscription.
