@@ -157,7 +157,7 @@ var thirdParty = []struct {
 	{"github.com/prometheus/client_golang", []string{"internal/router", "internal/fleet", "internal/cli", "internal/fakeengine"}, "metrics in the form everybody scrapes"},
 	{"github.com/prometheus/common", []string{"internal/probe"}, "reading engines' metrics"},
 	{"github.com/prometheus/client_model", []string{"internal/probe"}, "reading engines' metrics"},
-	{"gonum.org/v1/gonum", []string{"internal/plot", "internal/sweep"}, "pictures, intervals"},
+	{"gonum.org/v1/gonum", []string{"internal/plot", "internal/sweep", "internal/fit"}, "pictures, intervals, least squares"},
 }
 
 type goPackage struct {

@@ -71,6 +71,34 @@ type Result struct {
 	Heldout float64 // median absolute relative error on the held-out bins, fitted on the others; NaN: too few bins
 	Ranks   []Rank
 	Spread  Spread
+
+	BinNS    int64 // length of a bin
+	Unit     Unit  // what a row of Bins is
+	Counts   Counts
+	Insample float64 // median absolute relative error of the same fit on the bins it was fitted on
+	Draws    int     // of the bootstrap that counted
+	Block    int     // its block, in bins
+}
+
+// Unit is which ranks wait for each other, found from the log: those are one row of the regression per bin.
+type Unit string
+
+// The units.
+const (
+	UnitAll    Unit = "all"    // all ranks step together
+	UnitSource Unit = "source" // the ranks of one input step together
+	UnitRank   Unit = "rank"   // every rank steps for itself: R and T are its own
+)
+
+// Counts is what became of the samples.
+type Counts struct {
+	Samples     int64 // handed over
+	Used        int64 // in bins
+	Prefill     int64 // left out: prefill ran meanwhile
+	Late        int64 // left out: came when their bin had long been closed
+	Bad         int64 // left out: not a finite positive step, or requests or tokens that cannot be
+	PrefillBins int64 // rows left out, as one of their ranks prefilled
+	Thinned     int64 // bins left out evenly to bound memory
 }
 
 // Rank is how one rank compares.

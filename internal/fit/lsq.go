@@ -1,0 +1,216 @@
+package fit
+
+import (
+	"math"
+	"slices"
+
+	"gonum.org/v1/gonum/mat"
+)
+
+// plane holds a, b and c of y = a + b*R + c*T.
+type plane [3]float64
+
+func (p plane) at(r, t float64) float64 { return p[0] + float64(p[1]*r) + float64(p[2]*t) }
+
+// columns are the regression's data, one row each.
+type columns struct{ y, r, t []float64 }
+
+func (c *columns) len() int { return len(c.y) }
+
+func (c *columns) add(y, r, t float64) {
+	c.y, c.r, c.t = append(c.y, y), append(c.r, r), append(c.t, t)
+}
+
+// slice returns the rows from i to j.
+func (c *columns) slice(i, j int) columns { return columns{c.y[i:j], c.r[i:j], c.t[i:j]} }
+
+// reset empties c, keeping its memory.
+func (c *columns) reset() { c.y, c.r, c.t = c.y[:0], c.r[:0], c.t[:0] }
+
+// leastSquares fits the plane to the rows by a QR decomposition of scaled columns; false: R and T do not determine
+// it (too few rows, one of them constant, or both in step).
+func leastSquares(c *columns) (plane, bool) {
+	n := c.len()
+	if n < 3 {
+		return plane{}, false
+	}
+	sr, st := scale(c.r), scale(c.t)
+	if sr == 0 || st == 0 {
+		return plane{}, false
+	}
+	x := mat.NewDense(n, 3, nil)
+	for i := range n {
+		x.SetRow(i, []float64{1, c.r[i] / sr, c.t[i] / st})
+	}
+	var qr mat.QR
+	qr.Factorize(x)
+	if qr.Cond() > 1e10 {
+		return plane{}, false
+	}
+	var sol mat.VecDense
+	if err := qr.SolveVecTo(&sol, false, mat.NewVecDense(n, c.y)); err != nil {
+		return plane{}, false
+	}
+	return plane{sol.AtVec(0), sol.AtVec(1) / sr, sol.AtVec(2) / st}, true
+}
+
+func scale(v []float64) float64 {
+	m := 0.0
+	for _, x := range v {
+		m = max(m, math.Abs(x))
+	}
+	return m
+}
+
+// gram fits the plane by the normal equations of centred columns: quicker than leastSquares, and as exact for
+// columns that are fit to be used (a correlation of 0.99 costs two digits of fifteen).
+func gram(c *columns) (plane, bool) {
+	n := float64(c.len())
+	if n < 3 {
+		return plane{}, false
+	}
+	var my, mr, mt float64
+	for i := range c.y {
+		my += c.y[i]
+		mr += c.r[i]
+		mt += c.t[i]
+	}
+	my, mr, mt = my/n, mr/n, mt/n
+	var rr, rt, tt, ry, ty float64
+	for i := range c.y {
+		y, r, t := c.y[i]-my, c.r[i]-mr, c.t[i]-mt
+		rr += float64(r * r)
+		rt += float64(r * t)
+		tt += float64(t * t)
+		ry += float64(r * y)
+		ty += float64(t * y)
+	}
+	det := float64(rr*tt) - float64(rt*rt)
+	if !(det > 1e-10*rr*tt) {
+		return plane{}, false
+	}
+	b := (float64(tt*ry) - float64(rt*ty)) / det
+	k := (float64(rr*ty) - float64(rt*ry)) / det
+	return plane{my - float64(b*mr) - float64(k*mt), b, k}, true
+}
+
+// trimmed fits the plane, drops the rows whose residual exceeds three robust standard deviations (1.4826 x the
+// median absolute deviation), and repeats that until none is dropped. kept, of the rows' length, says which remain;
+// work is overwritten.
+func trimmed(c *columns, solve func(*columns) (plane, bool), kept []bool, work *trimWork) (plane, bool) {
+	for i := range kept {
+		kept[i] = true
+	}
+	p, ok := solve(c)
+	if !ok {
+		return p, false
+	}
+	for range maxTrims {
+		res := work.res[:0]
+		for i := range c.y {
+			if kept[i] {
+				res = append(res, c.y[i]-p.at(c.r[i], c.t[i]))
+			}
+		}
+		limit := 3 * 1.4826 * mad(res)
+		// Where the plane is exact, residuals are rounding errors and no row is an outlier for them.
+		limit = max(limit, 1e-9*math.Abs(p[0]))
+		dropped := false
+		work.cols.reset()
+		for i := range c.y {
+			if !kept[i] {
+				continue
+			}
+			if math.Abs(c.y[i]-p.at(c.r[i], c.t[i])) > limit {
+				kept[i], dropped = false, true
+				continue
+			}
+			work.cols.add(c.y[i], c.r[i], c.t[i])
+		}
+		work.res = res
+		if !dropped {
+			return p, true
+		}
+		if p, ok = solve(&work.cols); !ok {
+			return p, false
+		}
+	}
+	return p, true
+}
+
+// maxTrims bounds the rounds; each drops at least a row, and logs take about five.
+const maxTrims = 100
+
+type trimWork struct {
+	res  []float64
+	cols columns
+}
+
+// mad is the median absolute deviation from the median. v is overwritten.
+func mad(v []float64) float64 {
+	m := median(v)
+	for i := range v {
+		v[i] = math.Abs(v[i] - m)
+	}
+	return median(v)
+}
+
+// median of v, which is reordered; 0 without values.
+func median(v []float64) float64 { return quantile(v, 0.5) }
+
+// quantile of v by linear interpolation, reordering v; 0 without values.
+func quantile(v []float64, q float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	at := q * float64(len(v)-1)
+	i := int(at)
+	lo := selectNth(v, i)
+	if f := at - float64(i); f > 0 {
+		return lo + float64(f*(slices.Min(v[i+1:])-lo))
+	}
+	return lo
+}
+
+// selectNth puts the n-th smallest of v at v[n], smaller ones before and greater ones behind, and returns it.
+func selectNth(v []float64, n int) float64 {
+	lo, hi := 0, len(v)-1
+	for hi-lo > 16 {
+		mid := lo + (hi-lo)/2
+		// The median of three as pivot: sorted and constant input are common here.
+		if v[mid] < v[lo] {
+			v[mid], v[lo] = v[lo], v[mid]
+		}
+		if v[hi] < v[lo] {
+			v[hi], v[lo] = v[lo], v[hi]
+		}
+		if v[hi] < v[mid] {
+			v[hi], v[mid] = v[mid], v[hi]
+		}
+		pivot := v[mid]
+		i, j := lo, hi
+		for i <= j {
+			for v[i] < pivot {
+				i++
+			}
+			for pivot < v[j] {
+				j--
+			}
+			if i <= j {
+				v[i], v[j] = v[j], v[i]
+				i++
+				j--
+			}
+		}
+		switch {
+		case n <= j:
+			hi = j
+		case n >= i:
+			lo = i
+		default:
+			return v[n]
+		}
+	}
+	slices.Sort(v[lo : hi+1])
+	return v[n]
+}
