@@ -63,6 +63,7 @@ var layers = map[string]string{
 	"traces":               "data",
 	"internal/testtraces":  "tests",
 	"internal/quality":     "tests",
+	"internal/plantedlog":  "tests",
 }
 
 // rules say which package (or layer) must not reach which (or which layer), directly or through others.
