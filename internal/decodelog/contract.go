@@ -1,10 +1,14 @@
 // Package decodelog reads what engines print about their decode steps: SGLang's decode lines, vLLM's periodic
-// statistics and scraped metrics, and kvroute's own recordings. It turns them into Samples and says what it left out.
+// statistics and its scraped metrics. It turns them into Samples and says what it left out.
 //
 // Formats: docs/fit.md. It holds no more than a bounded window of any input, however long.
 package decodelog
 
-import "io"
+import (
+	"context"
+	"io"
+	"strconv"
+)
 
 // Engine is whose log it is.
 type Engine string
@@ -37,7 +41,8 @@ type Sample struct {
 	Weight   float64 // steps it is the mean of; 0: not known
 }
 
-// Source is one input. Several of one engine (ranks, rotated files) are merged by time.
+// Source is one input. Several of one engine (ranks, rotated files) are merged by time. A file that goes on where
+// another one of the same name (but for numbers, dates and packing) ended is taken as one source with it.
 type Source struct {
 	Name string
 	R    io.Reader // plain, gzip or zstd
@@ -51,7 +56,35 @@ type Options struct {
 	MaxStep    float64 // s; default 0.25
 	// Year of dates without one; 0: they are taken as of one run.
 	Year int
+	// Idle, if set, says that inputs may grow: a Read of a Source that returns 0 bytes and no error has nothing for
+	// now. Samples are then handed over as lines come, without waiting for later ones, and once no source has
+	// anything Idle is called, on Read's own goroutine, with the report so far. It waits, and Read goes on; an error
+	// ends Read. A source ends with io.EOF, as always.
+	Idle func(ctx context.Context, soFar *Report) error
 }
+
+// Error is the one kind of error that Read makes; those of each and Idle are returned as they are.
+type Error struct {
+	Place
+	Why  string
+	Hint string // "" none
+	Err  error  // of the source; nil: none
+}
+
+// Error returns "file:line: why".
+func (e *Error) Error() string {
+	s := e.File
+	if e.Line > 0 {
+		s += ":" + strconv.FormatInt(e.Line, 10)
+	}
+	if s == "" {
+		return e.Why
+	}
+	return s + ": " + e.Why
+}
+
+// Unwrap gives the error of the source.
+func (e *Error) Unwrap() error { return e.Err }
 
 // Place is where in the input something was.
 type Place struct {
@@ -69,7 +102,7 @@ type Count struct {
 // Report says what Read found and what it left out. It is complete when Read has returned; Follow fills it as it goes.
 type Report struct {
 	Engine     Engine
-	Bytes      int64
+	Bytes      int64 // as stored, packed or not
 	Lines      int64
 	Used       int64            // lines or requests that became Samples
 	Left       map[string]Count // left out, by reason, in words
@@ -80,5 +113,5 @@ type Report struct {
 	Accepting  bool             // speculation was seen
 	HasHeld    bool             // tokens were told: else only requests are known
 	Notes      []string         // estimates and assumptions, each in words
-	Digest     string           // XXH3-128 of all input as read, in hex
+	Digest     string           // XXH3-128 of the input as stored, in hex; of several the digest of their digests
 }

@@ -32,7 +32,6 @@ type rank struct {
 	steps     int64 // decode steps
 	forwards  int64 // with prefills
 	tokens    int64 // produced in decode steps
-	first     int64 // tokens that prefills produced
 	outputs   int64 // requests x steps
 	prompts   int64 // prompt tokens computed
 	decodeSum float64
