@@ -39,6 +39,11 @@ type Sample struct {
 	HasGraph bool
 	Prefill  bool    // prefill is known to have run in the interval
 	Weight   float64 // steps it is the mean of; 0: not known
+
+	// How the values came to be, which decides what they say of the interval. False, as for engines' log lines: Step
+	// was computed with Running, the value at the end.
+	Measured  bool // Step was measured itself
+	Meanwhile bool // Running and Held are means over the interval, not the values at its end
 }
 
 // Source is one input. Several of one engine (ranks, rotated files) are merged by time. A file that goes on where
