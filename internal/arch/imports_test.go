@@ -143,7 +143,7 @@ var thirdParty = []struct {
 	users   []string
 	because string
 }{
-	{"github.com/zeebo/xxh3", []string{"internal/block", "internal/score", "internal/report", "internal/index", "internal/trace", "internal/mirrorfile", "internal/record", "internal/openai", "internal/feed"}, "block hashes, image keys, digests, content hashes, checksums"},
+	{"github.com/zeebo/xxh3", []string{"internal/block", "internal/score", "internal/report", "internal/index", "internal/trace", "internal/mirrorfile", "internal/record", "internal/openai", "internal/feed", "internal/decodelog"}, "block hashes, image keys, digests, content hashes, checksums"},
 	{"github.com/klauspost/compress", []string{"internal/trace", "internal/cli"}, "gzip and zstd"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "the command line lives in one package"},
 	{"github.com/spf13/pflag", []string{"internal/cli"}, "the command line lives in one package"},

@@ -1,0 +1,362 @@
+package decodelog
+
+import (
+	"bytes"
+)
+
+// fullEnough is the least share of the pool in use from which its size is estimated: two decimals make 2 % of it.
+const fullEnough = 0.25
+
+// rankLog is what is known of a rank within a source.
+type rankLog struct {
+	pool    int64 // 0: not stated
+	prefill bool  // since its last decode line
+	forward int64 // number of its last decode line's forward pass
+	counted bool
+	at      int64 // ns of its last line, on the axis of lines without time
+	// Of vLLM: the line before, for means over the interval.
+	before vllmStat
+}
+
+// rankLog returns the rank's, making it where it is new.
+func (s *source) rankLog(rank int32) *rankLog {
+	i := int(rank) + 1
+	for i >= len(s.ranks) {
+		s.ranks = append(s.ranks, nil)
+	}
+	if s.ranks[i] == nil {
+		s.ranks[i] = &rankLog{}
+	}
+	return s.ranks[i]
+}
+
+// poolOf is the size of a rank's pool as its input told it, or of another rank in it: they are alike. 0: not told yet.
+func (s *source) poolOf(r *rankLog) int64 {
+	if r.pool > 0 {
+		return r.pool
+	}
+	return s.pool
+}
+
+// have says which fields a decode line had.
+type have uint16
+
+const (
+	haveRunning have = 1 << iota
+	haveTokens
+	haveUsage
+	haveAccept
+	havePre
+	haveThroughput
+	haveGraph
+	torn
+	unread
+	foreign
+)
+
+// batch is a decode line's fields.
+type batch struct {
+	have                                       have
+	running, tokens, usage, accept, pre, speed float64
+	graph                                      bool
+	forward                                    int64
+	counted                                    bool
+	speedAtEnd                                 bool // the throughput is the last thing in the line
+}
+
+// parse reads the fields behind the word "batch".
+func (b *batch) parse(f []byte) {
+	i := 0
+	if len(f) > 2 && f[0] == ' ' && f[1] == '[' {
+		if v, n := integer(f[2:]); n > 0 && 2+n < len(f) && f[2+n] == ']' {
+			b.forward, b.counted = v, true
+			i = 3 + n
+		}
+	}
+	for {
+		for i < len(f) && (f[i] == ' ' || f[i] == ',' || f[i] == '.') {
+			i++
+		}
+		k := bytes.IndexByte(f[i:], ':')
+		if k < 0 {
+			return
+		}
+		key := f[i : i+k]
+		i += k + 1
+		for i < len(f) && f[i] == ' ' {
+			i++
+		}
+		n, known := b.field(key, f[i:])
+		if !known {
+			if c := bytes.LastIndexByte(key, ','); c >= 0 {
+				n, _ = b.field(bytes.TrimLeft(key[c+1:], " "), f[i:])
+			}
+			if bytes.IndexByte(key, '[') >= 0 {
+				b.have |= torn
+			}
+		}
+		i += n
+		k = bytes.IndexByte(f[i:], ',')
+		if k < 0 {
+			return
+		}
+		i += k + 1
+	}
+}
+
+// field reads the value of a key that is known, and how long it is.
+func (b *batch) field(key, f []byte) (n int, known bool) {
+	if len(key) < 9 {
+		switch string(key) {
+		case "#token":
+			return b.number(&b.tokens, haveTokens, f), true
+		}
+		return 0, false
+	}
+	switch string(key) {
+	case "#running-req":
+		return b.number(&b.running, haveRunning, f), true
+	case "#full token", "#gpu token":
+		return b.number(&b.tokens, haveTokens, f), true
+	case "token usage", "full token usage", "gpu token usage":
+		return b.number(&b.usage, haveUsage, f), true
+	case "accept len":
+		return b.number(&b.accept, haveAccept, f), true
+	case "pre-allocated usage":
+		return b.number(&b.pre, havePre, f), true
+	case "cuda graph", "npu graph", "cpu graph", "xpu graph", "hpu graph":
+		if len(f) > 3 {
+			b.graph = f[0] == 'T'
+			b.have |= haveGraph
+		}
+		return 0, true
+	}
+	if bytes.HasPrefix(key, []byte("gen throughput")) {
+		n := b.number(&b.speed, haveThroughput, f)
+		b.speedAtEnd = n == len(f)
+		return n, true
+	}
+	return 0, false
+}
+
+func (b *batch) number(to *float64, bit have, f []byte) int {
+	v, n, odd := number(f)
+	switch {
+	case n == 0:
+		b.have |= unread
+		return 0
+	case b.have&bit != 0:
+		b.have |= torn
+	case n < len(f) && f[n] != ',' && f[n] != ' ' && f[n] != '.' && f[n] != '\\' && f[n] != '"' && f[n] != '%':
+		b.have |= torn
+	}
+	if odd {
+		b.have |= foreign
+	}
+	b.have |= bit
+	*to = v
+	return n
+}
+
+// decodeLine takes in a decode line of SGLang; the words "Decode batch" are line[at:end].
+func (s *source) decodeLine(line []byte, at, end int) error {
+	if bytes.IndexByte(line, 0x1b) >= 0 {
+		line = s.decolored(line)
+		k := bytes.Index(line, wDecodeBatch)
+		if k < 0 {
+			s.leave(leftTorn, line)
+			return nil
+		}
+		at, end = k, k+len(wDecode)+len(wBatch)
+	}
+	var b batch
+	b.parse(line[end:])
+	if b.have == 0 { // prose
+		s.other(kindOther, line)
+		return nil
+	}
+	if s.st.engine != SGLang || s.st.decided == (Place{}) {
+		if ok, err := s.is(SGLang, false); !ok {
+			s.other(kindForeign, line)
+			return err
+		}
+	}
+	p := s.prefix(line[:at])
+	why, ok := s.judge(&b, &p)
+	if p.bad {
+		s.leave(leftRank, line)
+		return nil
+	}
+	r := s.rankLog(p.rank)
+	at64 := s.place(p.at, r, &b)
+	prefilled := r.prefill
+	weight := 0.0
+	if why != leftStage {
+		r.prefill = false
+		if b.counted && r.counted && b.forward > r.forward {
+			weight = float64(b.forward - r.forward)
+		}
+		r.forward, r.counted = b.forward, b.counted
+	}
+	if !ok {
+		s.leave(why, line)
+		return nil
+	}
+	if b.have&foreign != 0 && s.st.once("foreign") {
+		s.st.note("%s has numbers with other separators than a decimal point: they are read as such", s.here())
+	}
+	s.emit(&b, &p, r, at64, weight, prefilled)
+	return nil
+}
+
+// judge says whether a line becomes a sample, else why not.
+func (s *source) judge(b *batch, p *prefix) (reason, bool) {
+	switch {
+	case b.have&torn != 0:
+		return leftTorn, false
+	case b.have&haveThroughput == 0 && b.have&unread != 0, b.have&haveRunning == 0 && b.have&unread != 0:
+		return leftNumber, false
+	case b.have&haveThroughput == 0 || b.have&haveRunning == 0 || s.lr.cutOff && b.speedAtEnd:
+		return leftCut, false
+	case b.have&unread != 0:
+		return leftNumber, false
+	case p.bad:
+		return leftRank, false
+	case !s.st.stageCounts(p.rank, p.stage):
+		return leftStage, false
+	case b.running == 0:
+		return leftIdle, false
+	case b.speed == 0:
+		return leftStill, false
+	case b.have&haveAccept != 0 && b.accept < 1:
+		return leftAccept, false
+	}
+	if b.have&haveAccept == 0 {
+		b.accept = 1
+	} else {
+		s.st.spec = true
+	}
+	if b.have&haveUsage != 0 && b.usage <= 1.5 {
+		if u := s.st.fromRank[p.rank]; b.usage > u.share && b.tokens > 0 {
+			s.st.fromRank[p.rank] = usedest{b.tokens, b.usage}
+		}
+	}
+	switch step := b.step(); {
+	case !(step >= s.st.opt.MinStep):
+		return leftShort, false
+	case !(step <= s.st.opt.MaxStep):
+		return leftLong, false
+	}
+	return 0, true
+}
+
+// step is the mean time of a decode step, s.
+func (b *batch) step() float64 { return float64(b.running*b.accept) / b.speed }
+
+func (s *source) emit(b *batch, p *prefix, r *rankLog, at int64, weight float64, prefilled bool) {
+	e := entry{tokens: b.tokens, share: b.pre, pool: s.poolOf(r), place: s.lr.line}
+	e.Sample = Sample{
+		At: at, Rank: p.rank, Step: b.step(), Running: b.running, Accept: b.accept,
+		Graph: b.graph, HasGraph: b.have&haveGraph != 0, Prefill: prefilled, Weight: weight,
+	}
+	if b.pre > 0 && s.st.once("pre-allocated") {
+		s.st.note("pre-allocated tokens are subtracted; their share is told in two decimals, which makes 0.5 %% of the pool")
+	}
+	s.push(e)
+}
+
+// place returns when a line was printed. Lines without a time are taken as printed every 40 steps, one after the
+// other; those without date or year by the lines around them.
+func (s *source) place(t stamp, r *rankLog, b *batch) int64 {
+	if t.kind == noTime {
+		if s.anyTime {
+			return s.times.last
+		}
+		if s.st.once("no time " + s.name) {
+			s.st.note("%s tells no times: lines are taken as 40 steps apart, pauses are not seen", s.name)
+		}
+		if b.have&(haveRunning|haveThroughput) == haveRunning|haveThroughput && b.speed > 0 {
+			accept := max(b.accept, 1)
+			if step := float64(b.running*accept) / b.speed; step <= s.st.opt.MaxStep {
+				r.at += int64(step * 40 * float64(second))
+			}
+		}
+		s.latest = max(s.latest, r.at)
+		r.at = s.latest
+		return r.at
+	}
+	return s.dated(t)
+}
+
+// dated returns when a line with a time was printed, and notes what its clock lacks.
+func (s *source) dated(t stamp) int64 {
+	if !s.anyTime {
+		s.anyTime = true
+		s.times.year = s.st.opt.Year
+		switch t.kind {
+		case hoursOnly:
+			s.st.note("%s tells no dates: lines are taken as of following days where the clock passes midnight", s.name)
+		case yearless:
+			if s.st.opt.Year == 0 {
+				s.st.note("%s tells no year: lines are taken as of one run", s.name)
+			}
+		}
+		return s.times.place(t)
+	}
+	before := s.times.last
+	at := s.times.place(t)
+	if before-at > 60*second && s.st.once("back "+s.name) {
+		s.st.note("%s: the clock goes back by %d s: the parts are in another order, or the clock was set", s.here(), (before-at)/second)
+	}
+	return at
+}
+
+// prefillLine takes in a prefill batch of SGLang: the rank's next decode line covers it.
+func (s *source) prefillLine(line []byte, at int) error {
+	if bytes.IndexByte(line, 0x1b) >= 0 {
+		line = s.decolored(line)
+		if at = bytes.Index(line, wPrefill); at < 0 {
+			at = 0
+		}
+	}
+	if !bytes.Contains(line[at:], []byte("#new-")) { // prose
+		s.other(kindOther, line)
+		return nil
+	}
+	if s.st.engine != SGLang || s.st.decided == (Place{}) {
+		if ok, err := s.is(SGLang, false); !ok {
+			s.other(kindForeign, line)
+			return err
+		}
+	}
+	s.other(kindPrefill, line)
+	if p := s.prefix(line[:at]); !p.bad {
+		s.rankLog(p.rank).prefill = true
+		if p.at.kind != noTime {
+			s.dated(p.at)
+		}
+	}
+	return nil
+}
+
+// sglangPool takes in "max_total_num_tokens=N".
+func (s *source) sglangPool(line []byte) error {
+	if bytes.IndexByte(line, 0x1b) >= 0 {
+		line = s.decolored(line)
+	}
+	s.other(kindStartup, line)
+	at := max(bytes.Index(line, wPool), 0)
+	v, n := integer(line[min(at+len(wPool), len(line)):])
+	if n == 0 || v == 0 {
+		return nil
+	}
+	if ok, err := s.is(SGLang, false); !ok {
+		return err
+	}
+	if p := s.prefix(line[:at]); !p.bad {
+		s.pool = v
+		s.rankLog(p.rank).pool = v
+		s.st.pools[p.rank] = v
+	}
+	return nil
+}
