@@ -66,6 +66,9 @@ func bootstrap(c *columns, starts []int, opt Options) draws {
 					p = plane{math.NaN(), math.NaN(), math.NaN()}
 				}
 				d.a[i], d.b[i], d.c[i], d.w[i] = p[0], p[1], p[2], p[1]/p[2]
+				if p[2] <= 0 {
+					d.w[i] = math.Inf(1) // tokens that cost nothing: no number of them is worth a request
+				}
 			}
 		})
 	}

@@ -96,7 +96,7 @@ type Counts struct {
 	Used        int64 // in bins
 	Prefill     int64 // left out: prefill ran meanwhile
 	Late        int64 // left out: came when their bin had long been closed
-	Bad         int64 // left out: not a finite positive step, or requests or tokens that cannot be
+	Bad         int64 // left out: step or requests not positive, or tokens negative or not a number
 	PrefillBins int64 // rows left out, as one of their ranks prefilled
 	Thinned     int64 // bins left out evenly to bound memory
 }

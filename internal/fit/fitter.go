@@ -2,6 +2,7 @@ package fit
 
 import (
 	"math"
+	"slices"
 
 	"github.com/kvroute/kvroute/internal/decodelog"
 )
@@ -13,34 +14,52 @@ const (
 	DefaultHoldout = 0.3
 )
 
-// coarse is how many bins one of the coarse binning takes. A weight that depends on the length of the bins is not
-// one of the engine: see the reason "bin-length".
-const coarse = 4
-
-// maxRows bounds the rows that are kept, per unit: nine days of 3 s bins. Beyond it every second bin is dropped.
-const maxRows = 1 << 18
+const (
+	// coarse is how many bins one of the coarse binning takes. A weight that depends on the length of the bins is
+	// not one of the engine: see the reason "bin-length".
+	coarse = 4
+	// maxRows bounds the rows that are kept, per unit: nine days of 3 s bins. Beyond it every second bin is left out.
+	maxRows = 1 << 18
+	// maxPending is how many samples are looked at before the length of bins is settled.
+	maxPending = 4096
+)
 
 // Fitter gathers samples into bins and fits them. It is for one goroutine.
 type Fitter struct {
-	opt    Options
-	counts Counts
-	ids    map[rankKey]int32
-	ranks  []rankTotals
-	last   int32 // index of the rank of the sample before: samples come in runs
-	fine   *binner
-	coarse *binner
-	graphs struct{ on, off int64 }
-	held   bool // some sample held tokens
+	opt     Options
+	counts  Counts
+	ids     map[rankKey]int32
+	ranks   []rankTotals
+	last    int32     // index of the rank of the sample before: samples come in runs
+	pending []pending // until the length of the bins is settled, then nil
+	bins    *binning  // nil until then
+	graphs  struct{ on, off int64 }
+	held    bool // some sample held tokens
+}
+
+type pending struct {
+	s  decodelog.Sample
+	id int32
+}
+
+// binning is the bins and coarser ones.
+type binning struct {
+	fine, coarse  *binner
+	late, prefill int64
+}
+
+func (b *binning) add(s *decodelog.Sample, id int32, ranks []rankTotals) {
+	switch {
+	case !b.fine.add(s, id, ranks):
+		b.late++
+		return
+	case s.Prefill:
+		b.prefill++
+	}
+	b.coarse.add(s, id, ranks)
 }
 
 type rankKey struct{ source, rank int32 }
-
-// rankTotals is what a rank did over the whole log.
-type rankTotals struct {
-	key         rankKey
-	samples     int64
-	first, last int64 // ns, of its samples
-}
 
 // New returns an empty fitter.
 func New(opt Options) *Fitter {
@@ -53,41 +72,78 @@ func New(opt Options) *Fitter {
 	if !(opt.Holdout > 0 && opt.Holdout < 1) {
 		opt.Holdout = DefaultHoldout
 	}
-	return &Fitter{
-		opt: opt, ids: map[rankKey]int32{}, last: -1,
-		fine: newBinner(opt.BinNS), coarse: newBinner(coarse * opt.BinNS),
-	}
+	return &Fitter{opt: opt, ids: map[rankKey]int32{}, last: -1}
 }
 
 // Add takes a sample. Samples should come nearly in time order: what comes more than maxOpen bins late is left out
 // and counted. A sample is not kept.
 func (f *Fitter) Add(s *decodelog.Sample) {
 	f.counts.Samples++
-	if !(s.Step > 0) || math.IsInf(s.Step, 0) || !(s.Running > 0) || math.IsInf(s.Running, 0) || !(s.Held >= 0) || math.IsInf(s.Held, 0) {
+	if !positive(s.Step) || !positive(s.Running) || !(s.Held >= 0) || math.IsInf(s.Held, 0) {
 		f.counts.Bad++
 		return
 	}
 	id := f.rankOf(s)
-	r := &f.ranks[id]
-	r.first = min(r.first, s.At)
-	r.last = max(r.last, s.At)
-	r.samples++
-	if !f.fine.add(s, id, f.ranks) {
-		f.counts.Late++
-		return
-	}
-	f.coarse.add(s, id, f.ranks)
-	if s.Prefill {
-		f.counts.Prefill++
-		return
-	}
-	f.counts.Used++
+	m := f.ranks[id].overInterval(s)
 	f.held = f.held || s.Held > 0
 	if s.HasGraph && s.Graph {
 		f.graphs.on++
 	} else if s.HasGraph {
 		f.graphs.off++
 	}
+	if f.bins != nil {
+		f.bins.add(&m, id, f.ranks)
+		return
+	}
+	f.pending = append(f.pending, pending{m, id})
+	if len(f.pending) == maxPending {
+		f.bins = f.settle()
+		f.pending = nil
+	}
+}
+
+func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
+
+// settle chooses the length of the bins and fills them with the samples so far. Bins are as long as asked for, or
+// some times that: in a bin shorter than the time between two lines of a rank, ranks would be missing, the busiest one
+// among them.
+func (f *Fitter) settle() *binning {
+	k := max(1, int64(math.Ceil(1.2*f.gap()/float64(f.opt.BinNS))))
+	b := &binning{fine: newBinner(k * f.opt.BinNS), coarse: newBinner(coarse * k * f.opt.BinNS)}
+	for i := range f.pending {
+		b.add(&f.pending[i].s, f.pending[i].id, f.ranks)
+	}
+	return b
+}
+
+// gap is the usual time between samples of a rank in the pending ones, ns: the median over ranks of the mean, without
+// the times in which the rank was idle.
+func (f *Fitter) gap() float64 {
+	gaps := make([][]float64, len(f.ranks))
+	before := make([]int64, len(f.ranks))
+	seen := make([]bool, len(f.ranks))
+	for _, p := range f.pending {
+		if seen[p.id] && p.s.At >= before[p.id] {
+			gaps[p.id] = append(gaps[p.id], float64(p.s.At-before[p.id]))
+		}
+		before[p.id], seen[p.id] = p.s.At, true
+	}
+	var means []float64
+	for _, g := range gaps {
+		if len(g) < 3 {
+			continue
+		}
+		limit := 3*median(g) + 1e9
+		sum, n := 0.0, 0.0
+		for _, x := range g {
+			if x <= limit {
+				sum += x
+				n++
+			}
+		}
+		means = append(means, sum/n)
+	}
+	return median(means)
 }
 
 func (f *Fitter) rankOf(s *decodelog.Sample) int32 {
@@ -99,8 +155,55 @@ func (f *Fitter) rankOf(s *decodelog.Sample) int32 {
 	if !ok {
 		id = int32(len(f.ranks))
 		f.ids[key] = id
-		f.ranks = append(f.ranks, rankTotals{key: key, first: s.At, last: s.At})
+		f.ranks = append(f.ranks, rankTotals{key: key, gap: DefaultBinNS})
 	}
 	f.last = id
 	return id
+}
+
+// rankTotals is what a rank did so far.
+type rankTotals struct {
+	key     rankKey
+	samples int64
+
+	// Of the sample before.
+	at            int64
+	running, held float64
+	gap           int64 // usual time between two, ns: follows the least ones
+}
+
+// overInterval returns s with what the rank held meanwhile. A line tells the step of the interval before it, but the
+// requests and tokens at its end, and the step was computed with these requests although those of the whole interval
+// made the tokens. The mean of both ends is nearer to what was held; the step is corrected by as much. Where the line
+// before is not the beginning of the interval, as after idle times, s stays as it is.
+func (r *rankTotals) overInterval(s *decodelog.Sample) decodelog.Sample {
+	m := *s
+	gap := s.At - r.at
+	if r.samples > 0 && gap >= 0 {
+		if gap <= 5*r.gap/2+1e9 && !s.Meanwhile {
+			m.Running = (r.running + s.Running) / 2
+			m.Held = (r.held + s.Held) / 2
+			if !s.Measured {
+				m.Step = s.Step * m.Running / s.Running
+			}
+		}
+		r.gap = min(gap, r.gap+r.gap/8+1e8)
+	}
+	r.samples++
+	r.at, r.running, r.held = s.At, s.Running, s.Held
+	return m
+}
+
+// sources counts the inputs, and says whether one of them has several ranks.
+func (f *Fitter) sources() (n int, several bool) {
+	var seen []int32
+	for i := range f.ranks {
+		s := f.ranks[i].key.source
+		if slices.Contains(seen, s) {
+			several = true
+		} else {
+			seen = append(seen, s)
+		}
+	}
+	return len(seen), several
 }

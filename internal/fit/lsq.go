@@ -94,9 +94,12 @@ func gram(c *columns) (plane, bool) {
 	return plane{my - float64(b*mr) - float64(k*mt), b, k}, true
 }
 
-// trimmed fits the plane, drops the rows whose residual exceeds three robust standard deviations (1.4826 x the
-// median absolute deviation), and repeats that until none is dropped. kept, of the rows' length, says which remain;
-// work is overwritten.
+// trimmed fits the plane, leaves out the rows whose residual is more than three robust standard deviations (1.4826 x
+// the median absolute deviation) from the median residual, and repeats that until the same rows remain. The median
+// and the deviation are those of all rows: with those of the remaining ones every round finds new outliers where tails
+// are long, until hardly a row is left. They are taken about the median, not 0, because pauses only ever lengthen
+// steps: they lift the plane off the mass of the rows, which then must not count as outliers. kept, of the rows'
+// length, says which remain; work is overwritten.
 func trimmed(c *columns, solve func(*columns) (plane, bool), kept []bool, work *trimWork) (plane, bool) {
 	for i := range kept {
 		kept[i] = true
@@ -106,30 +109,26 @@ func trimmed(c *columns, solve func(*columns) (plane, bool), kept []bool, work *
 		return p, false
 	}
 	for range maxTrims {
-		res := work.res[:0]
+		work.res, work.scratch = work.res[:0], work.scratch[:0]
 		for i := range c.y {
-			if kept[i] {
-				res = append(res, c.y[i]-p.at(c.r[i], c.t[i]))
-			}
+			work.res = append(work.res, c.y[i]-p.at(c.r[i], c.t[i]))
 		}
-		limit := 3 * 1.4826 * mad(res)
-		// Where the plane is exact, residuals are rounding errors and no row is an outlier for them.
-		limit = max(limit, 1e-9*math.Abs(p[0]))
-		dropped := false
+		work.scratch = append(work.scratch, work.res...)
+		mid, deviation := mad(work.scratch)
+		// Where the plane is exact, residuals are rounding errors, and no row is an outlier for them.
+		limit := max(3*1.4826*deviation, 1e-9*math.Abs(p[0]))
+		changed := false
 		work.cols.reset()
-		for i := range c.y {
-			if !kept[i] {
-				continue
+		for i, e := range work.res {
+			k := math.Abs(e-mid) <= limit
+			changed = changed || k != kept[i]
+			kept[i] = k
+			if k {
+				work.cols.add(c.y[i], c.r[i], c.t[i])
 			}
-			if math.Abs(c.y[i]-p.at(c.r[i], c.t[i])) > limit {
-				kept[i], dropped = false, true
-				continue
-			}
-			work.cols.add(c.y[i], c.r[i], c.t[i])
 		}
-		work.res = res
-		if !dropped {
-			return p, true
+		if !changed {
+			break
 		}
 		if p, ok = solve(&work.cols); !ok {
 			return p, false
@@ -138,21 +137,21 @@ func trimmed(c *columns, solve func(*columns) (plane, bool), kept []bool, work *
 	return p, true
 }
 
-// maxTrims bounds the rounds; each drops at least a row, and logs take about five.
-const maxTrims = 100
+// maxTrims bounds the rounds: logs take about five, and a row on the limit could go in and out for ever.
+const maxTrims = 30
 
 type trimWork struct {
-	res  []float64
-	cols columns
+	res, scratch []float64
+	cols         columns
 }
 
-// mad is the median absolute deviation from the median. v is overwritten.
-func mad(v []float64) float64 {
-	m := median(v)
+// mad returns the median of v and the median absolute deviation from it. v is overwritten.
+func mad(v []float64) (mid, deviation float64) {
+	mid = median(v)
 	for i := range v {
-		v[i] = math.Abs(v[i] - m)
+		v[i] = math.Abs(v[i] - mid)
 	}
-	return median(v)
+	return mid, median(v)
 }
 
 // median of v, which is reordered; 0 without values.
@@ -166,10 +165,15 @@ func quantile(v []float64, q float64) float64 {
 	at := q * float64(len(v)-1)
 	i := int(at)
 	lo := selectNth(v, i)
-	if f := at - float64(i); f > 0 {
-		return lo + float64(f*(slices.Min(v[i+1:])-lo))
+	f := at - float64(i)
+	if f == 0 {
+		return lo
 	}
-	return lo
+	hi := slices.Min(v[i+1:])
+	if hi == lo { // both may be infinite
+		return lo
+	}
+	return lo + float64(f*(hi-lo))
 }
 
 // selectNth puts the n-th smallest of v at v[n], smaller ones before and greater ones behind, and returns it.

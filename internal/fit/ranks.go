@@ -6,12 +6,12 @@ import (
 )
 
 // rankView fills Ranks and Spread.
-func (f *Fitter) rankView(res *Result, t tables, unit Unit) {
+func (f *Fitter) rankView(res *Result, t tables) {
 	res.Spread = Spread{Requests: math.NaN(), Tokens: math.NaN(), Saved: math.NaN(), Straggler: -1}
 	type sums struct {
-		bins, busiest    int
-		r, t, y          float64
-		steps, residuals []float64
+		bins, busiest int
+		r, t, y       float64
+		residuals     []float64
 	}
 	all := make([]sums, len(f.ranks))
 	rows := t.rank.rows

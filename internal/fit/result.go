@@ -10,14 +10,20 @@ import (
 
 // Result fits what was added so far. It may be called again after more samples, and costs a bootstrap each time.
 func (f *Fitter) Result() *Result {
-	fine := f.fine.rows(f.ranks)
+	bins := f.bins
+	if bins == nil {
+		bins = f.settle()
+	}
+	fine := bins.fine.rows(f.ranks)
 	unit, coupling := chooseUnit(f, fine)
 	t := fine.of(unit)
-	res := &Result{Unit: unit, BinNS: f.opt.BinNS, Counts: f.counts}
-	res.Counts.PrefillBins, res.Counts.Thinned = t.prefill, t.thinned
+	res := &Result{Unit: unit, BinNS: bins.fine.binNS, Counts: f.counts}
+	c := &res.Counts
+	c.Late, c.Prefill, c.PrefillBins, c.Thinned = bins.late, bins.prefill, t.prefill, t.thinned
+	c.Used = c.Samples - c.Bad - c.Late - c.Prefill
 	d := newDesign(t.rows)
 	e := d.estimate()
-	e.into(res, d, f)
+	e.into(res, d)
 	if e.ok {
 		b := bootstrap(&d.cols, d.starts, f.opt)
 		res.Draws, res.Block = b.ok, b.block
@@ -25,8 +31,8 @@ func (f *Fitter) Result() *Result {
 		res.Weight = interval(e.trim[1]/e.trim[2], b.w)
 		res.Heldout, res.Insample = d.heldout(f.opt.Holdout)
 	}
-	f.rankView(res, fine, unit)
-	judge(&evidence{f: f, res: res, design: d, est: e, coupling: coupling, coarse: f.coarse.rows(f.ranks).of(unit)})
+	f.rankView(res, fine)
+	judge(&evidence{f: f, res: res, design: d, est: e, coupling: coupling, coarse: bins.coarse.rows(f.ranks).of(unit), rankRows: fine.rank})
 	return res
 }
 
@@ -99,7 +105,7 @@ func rSquared(c *columns, p plane) float64 {
 	return 1 - left/all
 }
 
-func (e *estimate) into(res *Result, d *design, f *Fitter) {
+func (e *estimate) into(res *Result, d *design) {
 	nan := math.NaN()
 	none := Interval{nan, nan, nan}
 	res.A, res.B, res.C, res.Weight = none, none, none, none
@@ -112,7 +118,7 @@ func (e *estimate) into(res *Result, d *design, f *Fitter) {
 	for i := range d.rows {
 		r := &d.rows[i]
 		res.Bins[i] = Bin{
-			AtNS: r.index * f.opt.BinNS, Step: r.y, Running: r.r, Held: r.t, MeanRunning: r.meanR, MeanHeld: r.meanT,
+			AtNS: r.index * res.BinNS, Step: r.y, Running: r.r, Held: r.t, MeanRunning: r.meanR, MeanHeld: r.meanT,
 			Ranks: int(r.ranks), Samples: int(r.samples), Kept: e.kept[i], Fitted: nan,
 		}
 		if e.ok {
@@ -164,18 +170,6 @@ func (t tables) of(u Unit) *table {
 	return t.all
 }
 
-// sourcesOf is how many inputs there are, and whether one of them has several ranks.
-func (f *Fitter) sourcesOf() (sources int, several bool) {
-	seen := map[int32]int{}
-	for i := range f.ranks {
-		seen[f.ranks[i].key.source]++
-	}
-	for _, n := range seen {
-		several = several || n > 1
-	}
-	return len(seen), several
-}
-
 // chooseUnit finds out which ranks wait for each other. The steps of ranks that do are the same whatever each of
 // them holds; those of ranks that do not follow their own load. coupling is how much of the difference that the
 // fitted plane would expect between ranks of one unit is seen: about 0 for ranks that step together and 1 for ranks that do
@@ -185,7 +179,7 @@ func chooseUnit(f *Fitter, t tables) (unit Unit, coupling float64) {
 		return UnitAll, math.NaN()
 	}
 	units := []Unit{UnitAll}
-	if n, several := f.sourcesOf(); n > 1 && several {
+	if n, several := f.sources(); n > 1 && several {
 		units = append(units, UnitSource)
 	}
 	for _, u := range units {

@@ -1,0 +1,210 @@
+package fit
+
+import (
+	"math"
+
+	"gonum.org/v1/gonum/mat"
+)
+
+// model judges whether a plane is the right model, and whether it is that of the engine.
+func (e *evidence) model() {
+	if !math.IsNaN(e.res.Heldout) && e.res.Heldout > 0.03 && e.res.Heldout > 3*e.res.Insample {
+		e.weaken(CodeDrift, "take a log from a time in which the engine is warm and nothing else changes", "the last part of the log is predicted %.0f %% wrong by the first, which itself is met to %.1f %%: the engine, or what it shares its machine with, changed meanwhile", 100*e.res.Heldout, 100*e.res.Insample)
+	}
+	kept := e.keptColumns()
+	e.curvature(&kept, kept.t, "token", "with sliding windows or compressed attention a token of a long context costs less; the weight holds about the middle of this log only")
+	e.curvature(&kept, kept.r, "request", "batch sizes are padded to captured graphs, or the engine passed from one limit to another; the weight holds about the middle of this log only")
+	e.binLength()
+	e.stragglers()
+	if e.res.Unit != UnitRank && len(e.f.ranks) > 1 && e.coupling > 0.25 || e.res.Unit == UnitRank && e.coupling < 0.75 {
+		e.weaken(CodeCoupling, "fit the ranks that step together alone", "it is not clear whether ranks wait for each other: their steps follow their own load to %.0f %%", 100*e.coupling)
+	}
+}
+
+func (e *evidence) keptColumns() columns {
+	var c columns
+	for i, k := range e.est.kept {
+		if k {
+			c.add(e.design.cols.y[i], e.design.cols.r[i], e.design.cols.t[i])
+		}
+	}
+	return c
+}
+
+// curveParts is how many parts the jackknife leaves out in turn.
+const curveParts = 10
+
+// curvature fits a square of x (one of c's columns) too. It weakens if the square is there beyond doubt (four
+// standard errors, by a jackknife over parts of the log), and the slope at the low end of x differs from the one at
+// the high end by more than a factor of two.
+func (e *evidence) curvature(c *columns, x []float64, what, hint string) {
+	n := c.len()
+	if n < 5*curveParts {
+		return
+	}
+	step := 1 + n/20000 // more rows would only take time
+	low, high := extent(x)
+	slopes := func(skip int) (square, atLow, atHigh float64, ok bool) {
+		return quadratic(c, x, step, func(i int) bool { return i*curveParts/n == skip })
+	}
+	mid := (low + high) / 2
+	at := func(square, slope, x float64) float64 { return slope + float64(2*square*(x-mid)) }
+	square, slope, center, ok := slopes(-1)
+	if !ok {
+		return
+	}
+	slope += float64(2 * square * (mid - center)) // at mid
+	var sum, sum2 float64
+	for k := range curveParts {
+		s, _, _, ok := slopes(k)
+		if !ok {
+			return
+		}
+		sum += s
+		sum2 += float64(s * s)
+	}
+	variance := (curveParts - 1) * max(0, sum2/curveParts-(sum/curveParts)*(sum/curveParts))
+	a, b := at(square, slope, low), at(square, slope, high)
+	if math.Abs(square) < 4*math.Sqrt(variance) || min(a, b) > 0.5*max(a, b) {
+		return
+	}
+	e.weaken(CodeCurved, hint, "one more %s does not always cost the same: %.3g times as much at the high end of this log as at the low end", what, b/a)
+}
+
+// quadratic fits y = a + bR + cT + d(x-center)^2 on every step-th row that skip lets through. It returns d, the slope
+// of x at center, and center.
+func quadratic(c *columns, x []float64, step int, skip func(int) bool) (square, slope, center float64, ok bool) {
+	sr, st, sx := scale(c.r), scale(c.t), scale(x)
+	if sr == 0 || st == 0 {
+		return 0, 0, 0, false
+	}
+	for _, v := range x {
+		center += v / float64(len(x))
+	}
+	var rows, y []float64
+	for i := 0; i < c.len(); i += step {
+		if !skip(i) {
+			u := (x[i] - center) / sx
+			rows = append(rows, 1, c.r[i]/sr, c.t[i]/st, float64(u*u))
+			y = append(y, c.y[i])
+		}
+	}
+	if len(y) < 10 {
+		return 0, 0, 0, false
+	}
+	var qr mat.QR
+	qr.Factorize(mat.NewDense(len(y), 4, rows))
+	var sol mat.VecDense
+	if qr.Cond() > 1e10 || qr.SolveVecTo(&sol, false, mat.NewVecDense(len(y), y)) != nil {
+		return 0, 0, 0, false
+	}
+	slope = sol.AtVec(2) / st
+	if &x[0] == &c.r[0] {
+		slope = sol.AtVec(1) / sr
+	}
+	return sol.AtVec(3) / sx / sx, slope, center, true
+}
+
+// binLength weakens if bins of four times the length give another weight, by more than the noise of both allows.
+func (e *evidence) binLength() {
+	d := newDesign(e.coarse.rows)
+	if d.bins() < minBins || !(e.res.Weight.Value > 0) {
+		return
+	}
+	long := d.estimate()
+	if !long.ok {
+		return
+	}
+	w := long.trim[1] / long.trim[2]
+	width := math.Log(e.res.Weight.High / e.res.Weight.Low)
+	if off := math.Abs(math.Log(w / e.res.Weight.Value)); !(off > 0.1+2*width) && w > 0 {
+		return
+	}
+	e.weaken(CodeBinLength, hintLonger, "bins of %g s give a weight of %.4g tokens instead of %.4g: load changes too quickly for the lines to show what each step held", coarse*float64(e.res.BinNS)/1e9, w, e.res.Weight.Value)
+}
+
+// stragglers looks for a rank that explains the steps better than the busiest does.
+func (e *evidence) stragglers() {
+	if len(e.f.ranks) < 2 {
+		return
+	}
+	id, text := e.slowRank(), "rank %s takes longer than the others at the same load"
+	if e.res.Unit != UnitRank {
+		id, text = e.explainingRank(), "the load of rank %s explains the steps better than that of the busiest rank: it is slower than the others"
+	}
+	if id < 0 {
+		return
+	}
+	key := e.f.ranks[id].key
+	name := list([]int32{key.rank})
+	if n, _ := e.f.sources(); n > 1 {
+		name += " of input " + list([]int32{key.source + 1})
+	}
+	for i, r := range e.res.Ranks {
+		if r.Source == key.source && r.Rank == key.rank {
+			e.res.Spread.Straggler = i
+		}
+	}
+	e.weaken(CodeStraggler, "look at that rank's GPU (clocks, heat, neighbours), or leave it out", text, name)
+}
+
+// slowRank returns the rank whose steps lie furthest above the plane, if that is a twentieth of a step and far more than
+// any other rank's; -1: none.
+func (e *evidence) slowRank() int32 {
+	off := make([][]float64, len(e.f.ranks))
+	for i, r := range e.design.rows {
+		off[r.id] = append(off[r.id], (r.y-e.est.trim.at(e.design.cols.r[i], e.design.cols.t[i]))/r.y)
+	}
+	worst, first, second := int32(-1), math.Inf(-1), math.Inf(-1)
+	for id, v := range off {
+		if len(v) < minBins {
+			continue
+		}
+		m := median(v)
+		if m > first {
+			worst, first, second = int32(id), m, first
+		} else {
+			second = max(second, m)
+		}
+	}
+	if first > 0.05 && first > second+0.05 {
+		return worst
+	}
+	return -1
+}
+
+// explainingRank returns the rank whose own requests and tokens explain the common step better than the busiest
+// rank's do, over the same bins: less than half of the variance that those leave remains; -1: none.
+func (e *evidence) explainingRank() int32 {
+	common := map[int64]int{}
+	for i, r := range e.design.rows {
+		if e.res.Unit == UnitAll {
+			common[r.index] = i
+		}
+	}
+	best, bestLeft := int32(-1), 0.5
+	own := make([]columns, len(e.f.ranks))
+	busy := make([]columns, len(e.f.ranks))
+	for _, r := range e.rankRows.rows {
+		i, ok := common[r.index]
+		if !ok || !e.est.kept[i] {
+			continue
+		}
+		own[r.id].add(e.design.rows[i].y, r.r, r.t)
+		busy[r.id].add(e.design.rows[i].y, e.design.rows[i].r, e.design.rows[i].t)
+	}
+	for id := range own {
+		if own[id].len() < minBins {
+			continue
+		}
+		p, ok := gram(&own[id])
+		q, ok2 := gram(&busy[id])
+		if !ok || !ok2 || p[1] < 0 || p[2] < 0 {
+			continue
+		}
+		if left := (1 - rSquared(&own[id], p)) / (1 - rSquared(&busy[id], q)); left < bestLeft {
+			best, bestLeft = int32(id), left
+		}
+	}
+	return best
+}
