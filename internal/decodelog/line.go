@@ -5,10 +5,10 @@ import (
 )
 
 var (
-	wBatch       = []byte(" batch")
+	wBatchWord   = []byte("batch")
 	wDecodeBatch = []byte("Decode batch")
-	wDecode      = []byte("Decode")
-	wPrefill     = []byte("Prefill")
+	wDecode      = []byte("Decode ")
+	wPrefill     = []byte("Prefill ")
 	wPool        = []byte("max_total_num_tokens=")
 	wAvg         = []byte("Avg prompt throughput: ")
 	wSpec        = []byte("SpecDecoding metrics: ")
@@ -34,15 +34,20 @@ func (s *source) line(line []byte) error {
 			return nil
 		}
 	}
+	// Where the line before had it is the best guess.
+	if at := s.guess; at+len(wDecodeBatch) <= len(line) && string(line[at:at+len(wDecodeBatch)]) == "Decode batch" {
+		return s.decodeLine(line, at, at+len(wDecodeBatch))
+	}
 	for from := 0; ; {
-		k := bytes.Index(line[from:], wBatch)
+		k := bytes.Index(line[from:], wBatchWord)
 		if k < 0 {
 			break
 		}
 		at := from + k
 		switch {
 		case bytes.HasSuffix(line[:at], wDecode):
-			return s.decodeLine(line, at-len(wDecode), at+len(wBatch))
+			s.guess = at - len(wDecode)
+			return s.decodeLine(line, at-len(wDecode), at+len(wBatchWord))
 		case bytes.HasSuffix(line[:at], wPrefill):
 			return s.prefillLine(line, at-len(wPrefill))
 		}
@@ -155,6 +160,13 @@ type prefix struct {
 // line's start.
 func (s *source) prefix(before []byte) prefix {
 	p := prefix{rank: NoRank}
+	if n := len(before); n > 10 && before[0] == '[' && before[n-2] == ']' && bytes.IndexByte(before[:n-2], ']') < 0 {
+		if st, k := s.dates.readStamp(before[1 : n-2]); k > 0 {
+			p.at = st
+			p.ranks(before[1+k : n-2])
+			return p
+		}
+	}
 	ranked := false
 	rest := before
 	for range 4 {

@@ -60,6 +60,7 @@ type source struct {
 	anyTime bool
 	latest  int64  // of lines without times
 	clean   []byte // a line without colours
+	guess   int    // where the line before had its words
 	ranks   []*rankLog
 	pool    int64 // that was told last
 	vllm    vllmLog
@@ -196,12 +197,6 @@ func (m *merger) refill(s *source) error {
 func (m *merger) hand(s *source) error {
 	e := &s.entries[s.head]
 	s.head++
-	if s.head >= 4*window {
-		defer func() {
-			s.entries = s.entries[:copy(s.entries, s.entries[s.head:])]
-			s.head = 0
-		}()
-	}
 	if s.chain < 0 {
 		m.link(s, e.At)
 	}
@@ -210,10 +205,7 @@ func (m *merger) hand(s *source) error {
 		return nil
 	}
 	e.Source = s.chain
-	if e.Rank != m.st.last {
-		m.st.ranks[e.Rank] = true
-		m.st.last = e.Rank
-	}
+	m.st.saw(e.Rank)
 	m.st.rep.Used++
 	m.out = e.Sample
 	return m.each(&m.out)
@@ -286,13 +278,27 @@ func (st *state) resolve(s *source, e *entry) bool {
 	return !math.IsInf(e.Held, 0) && !math.IsNaN(e.Held)
 }
 
-// push adds a sample in the order of time.
-func (s *source) push(e entry) {
-	s.entries = append(s.entries, e)
-	for i := len(s.entries) - 1; i > s.head && s.entries[i-1].At > s.entries[i].At; i-- {
-		s.entries[i], s.entries[i-1] = s.entries[i-1], s.entries[i]
+// slot returns room for a sample of time at, in the order of time. It is valid until the next call.
+func (s *source) slot(at int64) *entry {
+	const most = 60 * second // further back is no line out of order, but another log behind this one
+	if s.head >= 4*window {
+		s.entries = s.entries[:copy(s.entries, s.entries[s.head:])]
+		s.head = 0
 	}
+	s.entries = append(s.entries, entry{})
+	i := len(s.entries) - 1
+	for ; i > s.head && s.entries[i-1].At > at && s.entries[i-1].At-at < most; i-- {
+		s.entries[i] = s.entries[i-1]
+	}
+	if i < len(s.entries)-1 {
+		s.entries[i] = entry{}
+	}
+	s.entries[i].At = at
+	return &s.entries[i]
 }
+
+// push adds a sample in the order of time.
+func (s *source) push(e entry) { *s.slot(e.At) = e }
 
 // advance reads a line.
 func (s *source) advance(ctx context.Context) error {

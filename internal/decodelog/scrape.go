@@ -389,7 +389,7 @@ func (c *scraper) difference(e *engineLog) {
 	}
 	seconds := float64(b.at-a.at) / 1e9
 	running := (a.v[mRunning] + b.v[mRunning]) / 2
-	smp := Sample{At: b.at, Rank: e.rank, Accept: 1}
+	smp := Sample{At: b.at, Rank: e.rank, Accept: 1, Meanwhile: true}
 	if drafts, ok := d(mDrafts); ok && drafts > 0 {
 		if n, ok := d(mAccepted); ok {
 			smp.Accept = 1 + n/drafts

@@ -73,35 +73,113 @@ func (b *batch) parse(f []byte) {
 			i = 3 + n
 		}
 	}
-	for {
-		for i < len(f) && (f[i] == ' ' || f[i] == ',' || f[i] == '.') {
+	if i < len(f) && (f[i] == ',' || f[i] == '.') {
+		i++
+	}
+	for i < len(f) {
+		if f[i] == ' ' {
 			i++
 		}
-		k := bytes.IndexByte(f[i:], ':')
-		if k < 0 {
-			return
-		}
-		key := f[i : i+k]
-		i += k + 1
-		for i < len(f) && f[i] == ' ' {
-			i++
-		}
-		n, known := b.field(key, f[i:])
-		if !known {
-			if c := bytes.LastIndexByte(key, ','); c >= 0 {
-				n, _ = b.field(bytes.TrimLeft(key[c+1:], " "), f[i:])
-			}
-			if bytes.IndexByte(key, '[') >= 0 {
-				b.have |= torn
-			}
+		n := b.usual(f[i:])
+		if n == 0 {
+			n = b.unusual(f[i:])
 		}
 		i += n
-		k = bytes.IndexByte(f[i:], ',')
+		if i >= len(f) || b.have&haveThroughput != 0 && len(f)-i < len(", #queue-req: 12345") {
+			return
+		}
+		if f[i] == ',' {
+			i++
+			continue
+		}
+		k := bytes.IndexByte(f[i:], ',')
 		if k < 0 {
 			return
 		}
 		i += k + 1
 	}
+}
+
+// usual reads a field in the spelling that most lines have; 0: it is none of those. It is what makes reading fast.
+func (b *batch) usual(f []byte) int {
+	is := func(key string) bool { return len(f) > len(key) && string(f[:len(key)]) == key }
+	key, to, bit := 0, (*float64)(nil), have(0)
+	if len(f) == 0 {
+		return 0
+	}
+	switch f[0] {
+	case '#':
+		if is("#running-req: ") {
+			key, to, bit = len("#running-req: "), &b.running, haveRunning
+		} else if is("#token: ") {
+			key, to, bit = len("#token: "), &b.tokens, haveTokens
+		} else if len(f) > 1 && f[1] != 'f' && f[1] != 'g' { // nothing that is needed
+			k := bytes.IndexByte(f, ',')
+			if k < 0 {
+				k = len(f)
+			}
+			if bytes.IndexByte(f[:k], '[') >= 0 {
+				b.have |= torn
+			}
+			return k
+		}
+	case 't':
+		if is("token usage: ") {
+			key, to, bit = len("token usage: "), &b.usage, haveUsage
+		}
+	case 'g':
+		if is("gen throughput (token/s): ") {
+			key, to, bit = len("gen throughput (token/s): "), &b.speed, haveThroughput
+		}
+	case 'a':
+		if is("accept len: ") {
+			key, to, bit = len("accept len: "), &b.accept, haveAccept
+		} else if is("accept rate: ") {
+			_, n, _ := number(f[len("accept rate: "):])
+			return len("accept rate: ") + n
+		}
+	case 'p':
+		if is("pre-allocated usage: ") {
+			key, to, bit = len("pre-allocated usage: "), &b.pre, havePre
+		}
+	case 'c':
+		if is("cuda graph: True,") {
+			b.graph = true
+			b.have |= haveGraph
+			return len("cuda graph: True")
+		}
+	}
+	if key == 0 {
+		return 0
+	}
+	n := key + b.number(to, bit, f[key:])
+	if bit == haveThroughput {
+		b.speedAtEnd = n == len(f)
+	}
+	return n
+}
+
+// unusual reads a field by its key; it returns how much of f it took.
+func (b *batch) unusual(f []byte) int {
+	k := bytes.IndexByte(f, ':')
+	if k < 0 {
+		return len(f)
+	}
+	key := bytes.TrimLeft(f[:k], " ,.")
+	i := k + 1
+	for i < len(f) && f[i] == ' ' {
+		i++
+	}
+	n, known := b.field(key, f[i:])
+	if !known {
+		if c := bytes.LastIndexByte(key, ','); c >= 0 {
+			n, _ = b.field(bytes.TrimLeft(key[c+1:], " "), f[i:])
+		}
+		if bytes.IndexByte(key, '[') >= 0 {
+			b.have |= torn
+		}
+	}
+	return i + n
 }
 
 // field reads the value of a key that is known, and how long it is.
@@ -167,7 +245,7 @@ func (s *source) decodeLine(line []byte, at, end int) error {
 			s.leave(leftTorn, line)
 			return nil
 		}
-		at, end = k, k+len(wDecode)+len(wBatch)
+		at, end = k, k+len(wDecodeBatch)
 	}
 	var b batch
 	b.parse(line[end:])
@@ -236,7 +314,7 @@ func (s *source) judge(b *batch, p *prefix) (reason, bool) {
 	} else {
 		s.st.spec = true
 	}
-	if b.have&haveUsage != 0 && b.usage <= 1.5 {
+	if b.have&haveUsage != 0 && b.usage <= 1.5 && s.pool == 0 {
 		if u := s.st.fromRank[p.rank]; b.usage > u.share && b.tokens > 0 {
 			s.st.fromRank[p.rank] = usedest{b.tokens, b.usage}
 		}
@@ -254,15 +332,14 @@ func (s *source) judge(b *batch, p *prefix) (reason, bool) {
 func (b *batch) step() float64 { return float64(b.running*b.accept) / b.speed }
 
 func (s *source) emit(b *batch, p *prefix, r *rankLog, at int64, weight float64, prefilled bool) {
-	e := entry{tokens: b.tokens, share: b.pre, pool: s.poolOf(r), place: s.lr.line}
-	e.Sample = Sample{
-		At: at, Rank: p.rank, Step: b.step(), Running: b.running, Accept: b.accept,
-		Graph: b.graph, HasGraph: b.have&haveGraph != 0, Prefill: prefilled, Weight: weight,
-	}
-	if b.pre > 0 && s.st.once("pre-allocated") {
+	if b.pre > 0 && !s.st.pre {
+		s.st.pre = true
 		s.st.note("pre-allocated tokens are subtracted; their share is told in two decimals, which makes 0.5 %% of the pool")
 	}
-	s.push(e)
+	e := s.slot(at)
+	e.Rank, e.Step, e.Running, e.Accept = p.rank, b.step(), b.running, b.accept
+	e.Graph, e.HasGraph, e.Prefill, e.Weight = b.graph, b.have&haveGraph != 0, prefilled, weight
+	e.tokens, e.share, e.pool, e.place = b.tokens, b.pre, s.poolOf(r), s.lr.line
 }
 
 // place returns when a line was printed. Lines without a time are taken as printed every 40 steps, one after the

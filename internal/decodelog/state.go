@@ -2,7 +2,6 @@ package decodelog
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -106,13 +105,13 @@ type state struct {
 	decided  Place  // where
 	scraped  bool   // the engine's metrics, not its log
 	spec     bool
+	pre      bool // pre-allocated tokens were subtracted
 	stages   []stage // by rank+1; the one that counts
 	staged   []bool
 	pools    map[int32]int64   // stated, by rank
 	fromRank map[int32]usedest // for estimating
 	said     map[string]bool   // notes
-	ranks    map[int32]bool
-	last     int32 // rank that was added to ranks last
+	ranks    []bool            // handed over, by rank+1
 }
 
 // usedest is the fullest that a pool was seen: tokens of it and their share.
@@ -130,7 +129,7 @@ func newState(opt Options) *state {
 	}
 	return &state{
 		opt: opt, engine: opt.Engine, pools: map[int32]int64{}, fromRank: map[int32]usedest{},
-		said: map[string]bool{}, ranks: map[int32]bool{}, last: NoRank - 1,
+		said: map[string]bool{},
 	}
 }
 
@@ -230,6 +229,15 @@ func (st *state) stageCounts(rank int32, g stage) bool {
 	return st.stages[i] == g
 }
 
+// saw notes that a sample of rank was handed over.
+func (st *state) saw(rank int32) {
+	i := int(rank) + 1
+	for i >= len(st.ranks) {
+		st.ranks = append(st.ranks, false)
+	}
+	st.ranks[i] = true
+}
+
 // pool returns the size of a rank's pool that is stated or given; 0: none is.
 func (st *state) pool(rank int32) int64 {
 	if n := st.pools[rank]; n > 0 {
@@ -269,10 +277,11 @@ func (st *state) snapshot(sources []*source) *Report {
 		}
 	}
 	r.Ranks = r.Ranks[:0]
-	for rank := range st.ranks {
-		r.Ranks = append(r.Ranks, rank)
+	for i, seen := range st.ranks {
+		if seen {
+			r.Ranks = append(r.Ranks, int32(i)-1)
+		}
 	}
-	slices.Sort(r.Ranks)
 	r.PoolTokens = map[int32]int64{}
 	for _, rank := range r.Ranks {
 		if n := st.pool(rank); n > 0 {
