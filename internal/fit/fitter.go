@@ -35,7 +35,12 @@ type Fitter struct {
 	bins    *binning  // nil until then
 	graphs  struct{ on, off int64 }
 	held    bool // some sample held tokens
+	report  *decodelog.Report
 }
+
+// Describe tells what the reader of the samples reports, which the verdict then takes into account: ranks that the
+// log names but that print no steps, and the kind of engine. Without it both are unknown.
+func (f *Fitter) Describe(r *decodelog.Report) { f.report = r }
 
 type pending struct {
 	s  decodelog.Sample
@@ -170,6 +175,14 @@ type rankTotals struct {
 	at            int64
 	running, held float64
 	gap           int64 // usual time between two, ns: follows the least ones
+
+	// Squared changes of the tokens held over an interval, summed, for the error of taking the mean of its ends.
+	jumps, intervals float64
+}
+
+func (r *rankTotals) note(change, factor float64) {
+	r.jumps += float64(factor * float64(change*change))
+	r.intervals++
 }
 
 // overInterval returns s with what the rank held meanwhile. A line tells the step of the interval before it, but the
@@ -183,15 +196,37 @@ func (r *rankTotals) overInterval(s *decodelog.Sample) decodelog.Sample {
 		if gap <= 5*r.gap/2+1e9 && !s.Meanwhile {
 			m.Running = (r.running + s.Running) / 2
 			m.Held = (r.held + s.Held) / 2
+			r.note(s.Held-r.held, 1)
 			if !s.Measured {
 				m.Step = s.Step * m.Running / s.Running
 			}
+		}
+		// Means of both ends, as scrapes have them, differ by half of what two intervals changed; means over the
+		// whole of long intervals that overlap, as of requests in recordings, have no such error.
+		if s.Meanwhile && float64(gap) > 0.5e9*s.Weight*s.Step && gap <= 5*r.gap/2+1e9 {
+			r.note(s.Held-r.held, 2)
 		}
 		r.gap = min(gap, r.gap+r.gap/8+1e8)
 	}
 	r.samples++
 	r.at, r.running, r.held = s.At, s.Running, s.Held
 	return m
+}
+
+// blur is the variance of the tokens of a row that comes from seeing them at the ends of intervals only, and not
+// meanwhile. For what changes at random it is a twelfth of the mean squared change over an interval (the variance of
+// the mean of a Brownian bridge), less where a bin holds several intervals.
+func (f *Fitter) blur(binNS int64) float64 {
+	var jumps, intervals, gaps float64
+	for i := range f.ranks {
+		jumps += f.ranks[i].jumps
+		intervals += f.ranks[i].intervals
+		gaps += float64(f.ranks[i].intervals * float64(f.ranks[i].gap))
+	}
+	if intervals == 0 {
+		return 0
+	}
+	return jumps / intervals / 12 / max(1, float64(binNS)*intervals/max(gaps, 1e6))
 }
 
 // sources counts the inputs, and says whether one of them has several ranks.

@@ -14,6 +14,7 @@ func (e *evidence) model() {
 	kept := e.keptColumns()
 	e.curvature(&kept, kept.t, "token", "with sliding windows or compressed attention a token of a long context costs less; the weight holds about the middle of this log only")
 	e.curvature(&kept, kept.r, "request", "batch sizes are padded to captured graphs, or the engine passed from one limit to another; the weight holds about the middle of this log only")
+	e.capped(&kept)
 	e.binLength()
 	e.stragglers()
 	if e.res.Unit != UnitRank && len(e.f.ranks) > 1 && e.coupling > 0.25 || e.res.Unit == UnitRank && e.coupling < 0.75 {
@@ -34,75 +35,99 @@ func (e *evidence) keptColumns() columns {
 // curveParts is how many parts the jackknife leaves out in turn.
 const curveParts = 10
 
-// curvature fits a square of x (one of c's columns) too. It weakens if the square is there beyond doubt (four
-// standard errors, by a jackknife over parts of the log), and the slope at the low end of x differs from the one at
-// the high end by more than a factor of two.
+// curvature tests for a slope of x (one of c's columns) that changes along x.
 func (e *evidence) curvature(c *columns, x []float64, what, hint string) {
+	if ratio, ok := bend(c, x, x); ok {
+		e.weaken(CodeCurved, hint, "one more %s does not always cost the same: %.2g times as much at the high end of this log as at the low end", what, ratio)
+	}
+}
+
+// capped tests for tokens that cost less where requests are long: with a sliding window those beyond it cost nothing.
+func (e *evidence) capped(c *columns) {
+	mean := make([]float64, c.len())
+	for i := range mean {
+		mean[i] = c.t[i] / c.r[i]
+	}
+	if ratio, ok := bend(c, c.t, mean); ok && ratio < 1 {
+		e.weaken(CodeCurved, "with sliding windows or compressed attention a token of a long context costs less: the weight holds about the contexts of this log only",
+			"a token costs only %.2g times as much where requests are long as where they are short", ratio)
+	}
+}
+
+// bend fits a term x*z too, that is a slope of x that changes along z. ok if it is there beyond doubt (four standard
+// errors, by a jackknife over parts of the log) and the slope at the one end of z differs from that at the other by more than
+// a factor of two; ratio is the slope at the high end over that at the low end.
+func bend(c *columns, x, z []float64) (ratio float64, ok bool) {
 	n := c.len()
 	if n < 5*curveParts {
-		return
+		return 0, false
 	}
 	step := 1 + n/20000 // more rows would only take time
-	low, high := extent(x)
-	slopes := func(skip int) (square, atLow, atHigh float64, ok bool) {
-		return quadratic(c, x, step, func(i int) bool { return i*curveParts/n == skip })
-	}
+	low, high := extent(z)
 	mid := (low + high) / 2
-	at := func(square, slope, x float64) float64 { return slope + float64(2*square*(x-mid)) }
-	square, slope, center, ok := slopes(-1)
-	if !ok {
-		return
+	fit := func(skip int) (change, slope float64, ok bool) {
+		return product(c, x, z, mid, step, func(i int) bool { return i*curveParts/n == skip })
 	}
-	slope += float64(2 * square * (mid - center)) // at mid
+	change, slope, ok := fit(-1)
+	if !ok {
+		return 0, false
+	}
 	var sum, sum2 float64
 	for k := range curveParts {
-		s, _, _, ok := slopes(k)
+		s, _, ok := fit(k)
 		if !ok {
-			return
+			return 0, false
 		}
 		sum += s
 		sum2 += float64(s * s)
 	}
-	variance := (curveParts - 1) * max(0, sum2/curveParts-(sum/curveParts)*(sum/curveParts))
-	a, b := at(square, slope, low), at(square, slope, high)
-	if math.Abs(square) < 4*math.Sqrt(variance) || min(a, b) > 0.5*max(a, b) {
-		return
+	variance := (curveParts - 1) * max(0, sum2/curveParts-float64((sum/curveParts)*(sum/curveParts)))
+	if &x[0] == &z[0] {
+		change *= 2 // the derivative of the square
+		variance *= 4
 	}
-	e.weaken(CodeCurved, hint, "one more %s does not always cost the same: %.3g times as much at the high end of this log as at the low end", what, b/a)
+	a, b := slope+change*(low-mid), slope+change*(high-mid)
+	if math.Abs(change) < 4*math.Sqrt(variance) || min(a, b) > 0.5*max(a, b) {
+		return 0, false
+	}
+	return b / a, true
 }
 
-// quadratic fits y = a + bR + cT + d(x-center)^2 on every step-th row that skip lets through. It returns d, the slope
-// of x at center, and center.
-func quadratic(c *columns, x []float64, step int, skip func(int) bool) (square, slope, center float64, ok bool) {
-	sr, st, sx := scale(c.r), scale(c.t), scale(x)
+// product fits y = a + bR + cT + d*x*(z-mid) to every step-th row that skip does not take, and returns d and the
+// coefficient of x.
+func product(c *columns, x, z []float64, mid float64, step int, skip func(int) bool) (d, slope float64, ok bool) {
+	sr, st, sx, sz := scale(c.r), scale(c.t), scale(x), scale(z)
 	if sr == 0 || st == 0 {
-		return 0, 0, 0, false
+		return 0, 0, false
 	}
-	for _, v := range x {
-		center += v / float64(len(x))
-	}
+	square := &x[0] == &z[0]
 	var rows, y []float64
 	for i := 0; i < c.len(); i += step {
-		if !skip(i) {
-			u := (x[i] - center) / sx
-			rows = append(rows, 1, c.r[i]/sr, c.t[i]/st, float64(u*u))
-			y = append(y, c.y[i])
+		if skip(i) {
+			continue
 		}
+		u := (z[i] - mid) / sz
+		v := x[i] / sx
+		if square {
+			v = u // about the middle, so that the coefficient of x is the slope there
+		}
+		rows = append(rows, 1, c.r[i]/sr, c.t[i]/st, float64(u*v))
+		y = append(y, c.y[i])
 	}
 	if len(y) < 10 {
-		return 0, 0, 0, false
+		return 0, 0, false
 	}
 	var qr mat.QR
 	qr.Factorize(mat.NewDense(len(y), 4, rows))
 	var sol mat.VecDense
 	if qr.Cond() > 1e10 || qr.SolveVecTo(&sol, false, mat.NewVecDense(len(y), y)) != nil {
-		return 0, 0, 0, false
+		return 0, 0, false
 	}
 	slope = sol.AtVec(2) / st
 	if &x[0] == &c.r[0] {
 		slope = sol.AtVec(1) / sr
 	}
-	return sol.AtVec(3) / sx / sx, slope, center, true
+	return sol.AtVec(3) / sx / sz, slope, true
 }
 
 // binLength weakens if bins of four times the length give another weight, by more than the noise of both allows.

@@ -29,6 +29,7 @@ func (f *Fitter) Result() *Result {
 		res.Draws, res.Block = b.ok, b.block
 		res.A, res.B, res.C = interval(e.trim[0], b.a), interval(e.trim[1], b.b), interval(e.trim[2], b.c)
 		res.Weight = interval(e.trim[1]/e.trim[2], b.w)
+		e.blur(res, d, f.blur(res.BinNS))
 		res.Heldout, res.Insample = d.heldout(f.opt.Holdout)
 	}
 	f.rankView(res, fine)
@@ -124,6 +125,23 @@ func (e *estimate) into(res *Result, d *design) {
 		if e.ok {
 			res.Bins[i].Fitted = e.trim.at(r.r, r.t)
 		}
+	}
+}
+
+// blur widens the intervals by what errors of the tokens, of that variance, do to least squares: c comes out too
+// small by the share lost of the variance that requests do not explain, and b too large by what R stands in for T. It
+// is of first order and on one side, so that it is kept out of the values themselves.
+func (e *estimate) blur(res *Result, d *design, variance float64) {
+	if !(e.trim[1] > 0 && e.trim[2] > 0) || math.IsNaN(e.corr) {
+		return
+	}
+	lost := min(0.9, variance/(stat.Variance(d.cols.t, nil)*(1-float64(e.corr*e.corr))))
+	moved := lost * e.trim[2] * max(0, stat.Covariance(d.cols.r, d.cols.t, nil)/stat.Variance(d.cols.r, nil))
+	res.Blur = 1 - (1-lost)*max(0, 1-moved/e.trim[1])
+	res.B.Low -= moved
+	res.C.High /= 1 - lost
+	if res.Weight.Low > 0 {
+		res.Weight.Low *= 1 - res.Blur
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/kvroute/kvroute/internal/decodelog"
 )
 
 // Limits of the verdict. They were set before any log was judged by them; docs/fit.md has them in words.
@@ -12,9 +14,9 @@ const (
 	thinBins  = 60   // fewer are weak
 	maxCorr   = 0.95 // of R and T
 	minR2     = 0.3
-	goodWidth = 1.1 // most high/low of a good weight: known to within 5 %
-	wideWidth = 3.0 // from here on only the order of magnitude is known
-	minKept   = 0.8 // share of the bins
+	goodWidth = 1.06 // most high/low of a good weight: 5 % off would be nearly three standard deviations
+	wideWidth = 3.0  // from here on only the order of magnitude is known
+	minKept   = 0.8  // share of the bins
 )
 
 // Codes of reasons. They are stable: scripts look at them.
@@ -38,6 +40,7 @@ const (
 	CodeDrift       = "drift"
 	CodeCurved      = "curved"
 	CodeBinLength   = "bin-length"
+	CodeMoments     = "moments"
 	CodeStraggler   = "straggler"
 	CodeCoupling    = "unclear-coupling"
 	CodeGraphs      = "graphs"
@@ -52,7 +55,7 @@ func Codes() []string {
 	return []string{
 		CodeNoBins, CodeFewBins, CodeNoTokens, CodeRequests, CodeTokens, CodeCollinear, CodeBNegative, CodeCNegative,
 		CodeReachesZero, CodeWide, CodeImprecise, CodeLowR2, CodePrefill, CodeOneRank, CodeMissing, CodeOutliers, CodeDrift,
-		CodeCurved, CodeBinLength, CodeStraggler, CodeCoupling, CodeGraphs, CodeLeftOut, CodeIndependent, CodeLongBins, CodeThinned,
+		CodeCurved, CodeBinLength, CodeMoments, CodeStraggler, CodeCoupling, CodeGraphs, CodeLeftOut, CodeIndependent, CodeLongBins, CodeThinned,
 	}
 }
 
@@ -97,6 +100,7 @@ func judge(e *evidence) {
 	if e.est.ok && !e.has(CodeNoBins) {
 		e.plane()
 		e.weight()
+		e.moments()
 		e.model()
 	}
 	e.remarks()
@@ -194,22 +198,34 @@ func (e *evidence) ranks() {
 		seen[r] = true
 		top = max(top, r)
 	}
+	if r := e.f.report; r != nil {
+		for _, rank := range r.Ranks {
+			top = max(top, rank)
+		}
+		for rank := range r.PoolTokens { // ranks say at the start what they can hold, then some never print
+			top = max(top, rank)
+		}
+	}
 	if top < 0 {
 		return
 	}
 	hint := "give the logs of all ranks; if ranks were idle, spread the load so that each gets requests"
-	if len(e.f.ranks) == 1 {
-		e.refuse(CodeOneRank, hint, "only rank %d prints, although lines name ranks: the others are idle or not in this log, and if one of them is busier, steps wait for it unseen", top)
+	if len(seen) == 1 {
+		// vLLM numbers the one engine, too.
+		if top == 0 && e.f.report != nil && e.f.report.Engine != decodelog.SGLang {
+			return
+		}
+		e.refuse(CodeOneRank, hint, "only rank %d prints decode steps, although lines name ranks: the others are idle or not in this log, and if one of them is busier, steps wait for it unseen", e.f.ranks[0].key.rank)
 		return
 	}
 	var missing []int32
-	for r := range top {
+	for r := range top + 1 {
 		if !seen[r] {
 			missing = append(missing, r)
 		}
 	}
 	if len(missing) > 0 {
-		e.refuse(CodeMissing, hint, "ranks %s never print, although rank %d does: they are idle or not in this log, and if one of them is busier, steps wait for it unseen", list(missing), top)
+		e.refuse(CodeMissing, hint, "ranks %s of 0 to %d print no decode steps: they are idle or not in this log, and if one of them is busier, steps wait for it unseen", list(missing), top)
 	}
 }
 
@@ -259,6 +275,14 @@ func (e *evidence) weight() {
 		e.weaken(CodeWide, hintVary, "the weight is known only by its order of magnitude: the 5 to 95 %% interval spans a factor of %.1f", w.High/w.Low)
 	case w.High/w.Low > goodWidth:
 		e.weaken(CodeImprecise, hintLonger, "the weight is known to a factor of %.2f only (5 to 95 %% interval %.4g to %.4g tokens)", w.High/w.Low, w.Low, w.High)
+	}
+}
+
+// moments judges whether lines come often enough.
+func (e *evidence) moments() {
+	if e.res.Blur > 0.05 {
+		e.weaken(CodeMoments, "let the engine print more often (SGLang: --decode-log-interval 10; vLLM: scrape the metrics every second)",
+			"lines show what ranks held at moments too far apart for what changes between them: the weight may come out too high by %.0f %%", 100*e.res.Blur)
 	}
 }
 
