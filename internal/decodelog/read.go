@@ -2,7 +2,6 @@ package decodelog
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -10,27 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/kvroute/kvroute/internal/trace"
 )
 
 // window is how many samples of a source are kept back to bring lines into order that ranks wrote past each other.
 const window = 128
-
-// counter counts and hashes what a source gives.
-type counter struct {
-	r io.Reader
-	h *xxh3.Hasher
-	n int64
-}
-
-func (c *counter) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.h.Write(p[:n])
-	c.n += int64(n)
-	return n, err
-}
 
 // entry is a sample on its way, with what its held tokens are found from once the pool is known.
 type entry struct {
@@ -47,7 +30,7 @@ type source struct {
 	name  string
 	index int32
 	chain int32 // index that its samples bear; -1: none was handed over yet
-	raw   *counter
+	raw   *Counter
 	lr    lineReader
 	open  bool // lr has its reader
 	done  bool
@@ -91,14 +74,14 @@ func Read(ctx context.Context, sources []Source, opt Options, each func(*Sample)
 		m.keep = 0
 	}
 	for i, src := range sources {
-		raw := &counter{r: src.R, h: xxh3.New()}
+		raw := NewCounter(src.R)
 		s := &source{st: st, name: src.Name, index: int32(i), chain: -1, raw: raw}
 		s.lr = lineReader{src: raw, live: opt.Idle != nil}
 		m.sources = append(m.sources, s)
 	}
 	err := m.run()
 	rep := st.snapshot(m.sources)
-	rep.Digest = digest(m.sources)
+	rep.Digest = Digest(m.raw()...)
 	if err != nil {
 		return rep, err
 	}
@@ -109,20 +92,6 @@ func Read(ctx context.Context, sources []Source, opt Options, each func(*Sample)
 	return rep, nil
 }
 
-func digest(sources []*source) string {
-	if len(sources) == 1 {
-		b := sources[0].raw.h.Sum128().Bytes()
-		return hex.EncodeToString(b[:])
-	}
-	h := xxh3.New()
-	for _, s := range sources {
-		b := s.raw.h.Sum128().Bytes()
-		h.Write(b[:])
-	}
-	b := h.Sum128().Bytes()
-	return hex.EncodeToString(b[:])
-}
-
 // merger hands samples of all sources over in the order of time.
 type merger struct {
 	ctx     context.Context
@@ -131,6 +100,14 @@ type merger struct {
 	each    func(*Sample) error
 	keep    int
 	out     Sample
+}
+
+func (m *merger) raw() []*Counter {
+	var all []*Counter
+	for _, s := range m.sources {
+		all = append(all, s.raw)
+	}
+	return all
 }
 
 func (m *merger) run() error {

@@ -14,8 +14,6 @@ type rankLog struct {
 	forward int64 // number of its last decode line's forward pass
 	counted bool
 	at      int64 // ns of its last line, on the axis of lines without time
-	// Of vLLM: the line before, for means over the interval.
-	before vllmStat
 }
 
 // rankLog returns the rank's, making it where it is new.

@@ -105,7 +105,7 @@ type state struct {
 	decided  Place  // where
 	scraped  bool   // the engine's metrics, not its log
 	spec     bool
-	pre      bool // pre-allocated tokens were subtracted
+	pre      bool    // pre-allocated tokens were subtracted
 	stages   []stage // by rank+1; the one that counts
 	staged   []bool
 	pools    map[int32]int64   // stated, by rank
@@ -262,7 +262,7 @@ func (st *state) snapshot(sources []*source) *Report {
 	r.Engine = st.engine
 	r.Bytes, r.Lines = 0, 0
 	for _, s := range sources {
-		r.Bytes += s.raw.n
+		r.Bytes += s.raw.N
 		r.Lines += s.lr.line
 	}
 	r.Left, r.Other = map[string]Count{}, map[string]Count{}

@@ -21,10 +21,6 @@ type vllmLog struct {
 	text []byte
 }
 
-// every is how far apart lines may be for their means to stand for the interval between them, ns: engines print
-// every 10 s, and not while idle.
-const every = 25 * second
-
 // vllmLine takes in a periodic line: "Engine 000: Avg prompt throughput: ...".
 func (s *source) vllmLine(line []byte) error {
 	if bytes.IndexByte(line, 0x1b) >= 0 {
@@ -59,10 +55,6 @@ func (s *source) vllmLine(line []byte) error {
 	}
 	if !ok {
 		s.leave(why, line)
-		if why == leftIdle || why == leftStill {
-			v.valid = false
-			r.before = v
-		}
 		return nil
 	}
 	v.valid = true
@@ -216,27 +208,17 @@ func (s *source) vllmFlush() {
 		if c.N++; c.N == 1 {
 			c.First, c.Text = Place{s.name, v.line}, excerpt(s.vllm.text)
 		}
-		s.rankLog(v.rank).before = v
 		return
 	}
 	s.vllmEmit(1)
 }
 
-// vllmEmit makes a sample of the line that waits. Requests and tokens are means of it and the line before, where that
-// is close enough: throughput and step are over the interval between them.
+// vllmEmit makes a sample of the line that waits.
 func (s *source) vllmEmit(accept float64) {
 	v := s.vllm.wait
 	s.vllm.wait.valid = false
 	r := s.rankLog(v.rank)
-	running, usage := v.running, v.usage
-	if b := r.before; b.valid && v.at-b.at <= every && v.at >= b.at {
-		running, usage = (running+b.running)/2, (usage+b.usage)/2
-		if s.st.once("two lines") {
-			s.st.note("requests and tokens are means of two lines, as vLLM tells them for a moment and throughput for the 10 s before")
-		}
-	}
-	r.before = v
-	step := float64(running*accept) / v.speed
+	step := float64(v.running*accept) / v.speed
 	switch {
 	case !(step >= s.st.opt.MinStep):
 		s.leaveAt(leftShort, v.line)
@@ -245,12 +227,12 @@ func (s *source) vllmEmit(accept float64) {
 		s.leaveAt(leftLong, v.line)
 		return
 	}
-	e := entry{tokens: -1, share: usage / v.engines, pool: s.poolOf(r), place: v.line}
+	e := entry{tokens: -1, share: v.usage / v.engines, pool: s.poolOf(r), place: v.line}
 	if e.share > 1.5 { // not a share
 		s.leaveAt(leftNumber, v.line)
 		return
 	}
-	e.Sample = Sample{At: v.at, Rank: v.rank, Step: step, Running: running / v.engines, Accept: accept, Prefill: v.prompt > 0}
+	e.Sample = Sample{At: v.at, Rank: v.rank, Step: step, Running: v.running / v.engines, Accept: accept, Prefill: v.prompt > 0}
 	if v.have&haveUsage == 0 {
 		e.tokens, e.share = 0, 0
 	}
