@@ -290,6 +290,11 @@ func (st *state) snapshot(sources []*source) *Report {
 			r.PoolTokens[rank] = int64(u.tokens / u.share)
 		}
 	}
+	for rank, n := range st.pools { // of ranks that print no steps, too: that there are such matters to a fit
+		if rank >= 0 {
+			r.PoolTokens[rank] = n
+		}
+	}
 	switch {
 	case len(r.PoolTokens) == 0:
 		r.PoolFrom = ""
