@@ -29,6 +29,10 @@ func (f *Fitter) Result() *Result {
 		res.Draws, res.Block = b.ok, b.block
 		res.A, res.B, res.C = interval(e.trim[0], b.a), interval(e.trim[1], b.b), interval(e.trim[2], b.c)
 		res.Weight = interval(e.trim[1]/e.trim[2], b.w)
+		by := e.stretch(d, b.block)
+		for _, v := range []*Interval{&res.A, &res.B, &res.C, &res.Weight} {
+			*v = v.stretched(by)
+		}
 		e.blur(res, d, f.blur(res.BinNS))
 		res.Heldout, res.Insample = d.heldout(f.opt.Holdout)
 	}
