@@ -15,8 +15,11 @@ func planted(tb testing.TB, form plantedlog.Form, size int) []byte {
 	tb.Helper()
 	var buf bytes.Buffer
 	d := plantedlog.Design{Seconds: 1200}
+	if size < 1<<20 {
+		d.Seconds = 60
+	}
 	for i := 0; buf.Len() < size; i++ {
-		d.Start = 1785624600 + int64(i)*1200
+		d.Start = 1785624600 + int64(i)*int64(d.Seconds+10)
 		truth := plantedlog.Truth{A: 0.018, B: 0.0004, C: 4e-8, Noise: 0.05, Ranks: 8, Accept: 1.8}
 		if form.OneRank() {
 			truth.Ranks = 1

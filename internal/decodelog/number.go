@@ -14,8 +14,11 @@ func number(b []byte) (v float64, n int, foreign bool) {
 		m = m*10 + uint64(b[i]-'0')
 		i++
 	}
-	if i == 0 || i > 15 {
+	if i == 0 {
 		return 0, 0, false
+	}
+	if i > 15 {
+		return odd(b)
 	}
 	if i == len(b) || b[i] != '.' {
 		if i+1 < len(b) && (b[i] == ',' && b[i+1]-'0' < 10 || b[i]|0x20 == 'e') {

@@ -42,6 +42,8 @@ type source struct {
 	times   timeline
 	anyTime bool
 	latest  int64  // of lines without times
+	noTime  bool   // was noted
+	back    bool   // was noted
 	clean   []byte // a line without colours
 	guess   int    // where the line before had its words
 	ranks   []*rankLog

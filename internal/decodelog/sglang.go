@@ -347,7 +347,8 @@ func (s *source) place(t stamp, r *rankLog, b *batch) int64 {
 		if s.anyTime {
 			return s.times.last
 		}
-		if s.st.once("no time " + s.name) {
+		if !s.noTime {
+			s.noTime = true
 			s.st.note("%s tells no times: lines are taken as 40 steps apart, pauses are not seen", s.name)
 		}
 		if b.have&(haveRunning|haveThroughput) == haveRunning|haveThroughput && b.speed > 0 {
@@ -380,7 +381,8 @@ func (s *source) dated(t stamp) int64 {
 	}
 	before := s.times.last
 	at := s.times.place(t)
-	if before-at > 60*second && s.st.once("back "+s.name) {
+	if before-at > 60*second && !s.back {
+		s.back = true
 		s.st.note("%s: the clock goes back by %d s: the parts are in another order, or the clock was set", s.here(), (before-at)/second)
 	}
 	return at

@@ -42,7 +42,8 @@ func (s *source) vllmLine(line []byte) error {
 	t := s.leading(line[:at])
 	r := s.rankLog(v.rank)
 	if t.kind == noTime && !s.anyTime {
-		if s.st.once("no time " + s.name) {
+		if !s.noTime {
+			s.noTime = true
 			s.st.note("%s tells no times: lines are taken as 10 s apart, pauses are not seen", s.name)
 		}
 		r.at += 10 * second
