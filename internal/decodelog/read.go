@@ -119,7 +119,7 @@ func (m *merger) run() error {
 			if err := m.refill(s); err != nil {
 				return err
 			}
-			if s.head < len(s.entries) && (next == nil || s.entries[s.head].At < next.entries[next.head].At) {
+			if s.head < len(s.entries) && (next == nil || s.before(next)) {
 				next = s
 			}
 		}
@@ -136,6 +136,13 @@ func (m *merger) run() error {
 			return err
 		}
 	}
+}
+
+// before says whether the first sample of s comes before that of o: at the same time if only s has begun, so that a
+// rotated file ends before the one that goes on with it begins.
+func (s *source) before(o *source) bool {
+	a, b := s.entries[s.head].At, o.entries[o.head].At
+	return a < b || a == b && s.chain >= 0 && o.chain < 0
 }
 
 // wait is called when no source has a sample. io.EOF: all have ended.

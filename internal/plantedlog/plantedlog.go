@@ -124,7 +124,7 @@ func defaults(t Truth, d Design) (Truth, Design) {
 		d.Start = 1785624600
 	}
 	if t.Pool == 0 {
-		t.Pool = int64(4*d.Load*d.Context/1000)*1000 + 64000
+		t.Pool = int64(4*d.Load*(d.Context+d.Output)/1000)*1000 + 64000
 	}
 	return t, d
 }

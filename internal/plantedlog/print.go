@@ -174,6 +174,10 @@ func (p *vllmLog) ticked(e *engine) {
 		if p.form == VLLMV0 {
 			fmt.Fprintf(p.w, "INFO %s metrics.py:396] Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, Running: %d reqs, Swapped: 0 reqs, Pending: 0 reqs, GPU KV cache usage: %.1f%%, CPU KV cache usage: 0.0%%.\n",
 				p.date(e, r.now), prompt, float64(produced)/gap, len(r.reqs), usage)
+			if e.truth.Accept > 1 && outputs > 0 {
+				fmt.Fprintf(p.w, "INFO %s metrics.py:455] Speculative metrics: Draft acceptance rate: %.3f, System efficiency: %.3f, Number of speculative tokens: 3, Number of accepted tokens: %d, Number of draft tokens: %d, Number of emitted tokens: %d.\n",
+					p.date(e, r.now), float64(produced-outputs)/float64(3*outputs), float64(produced)/float64(4*outputs), produced-outputs, 3*outputs, produced)
+			}
 			continue
 		}
 		fmt.Fprintf(p.w, "(APIServer pid=58) INFO %s [v1/metrics/loggers.py:259] Engine %03d: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, Running: %d reqs, Waiting: 0 reqs, GPU KV cache usage: %.1f%%, Prefix cache hit rate: 0.0%%\n",
