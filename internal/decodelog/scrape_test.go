@@ -19,9 +19,13 @@ func scrapeText(stamp string, running, usage float64, sum, count, steps, prompts
 			name string
 			v    float64
 		}{
-			{"vllm:num_requests_running", running + float64(e)}, {"vllm:kv_cache_usage_perc", usage},
-			{"vllm:inter_token_latency_seconds_sum", sum}, {"vllm:inter_token_latency_seconds_count", count},
-			{"vllm:iteration_tokens_total_count", steps}, {"vllm:prompt_tokens_total", prompts}, {"vllm:generation_tokens_total", generated},
+			{"vllm:num_requests_running", running + float64(e)},
+			{"vllm:kv_cache_usage_perc", usage},
+			{"vllm:inter_token_latency_seconds_sum", sum},
+			{"vllm:inter_token_latency_seconds_count", count},
+			{"vllm:iteration_tokens_total_count", steps},
+			{"vllm:prompt_tokens_total", prompts},
+			{"vllm:generation_tokens_total", generated},
 		} {
 			fmt.Fprintf(&b, "%s{engine=\"%d\",model_name=\"a, \\\"b\\\" {c}\"} %v%s\n", m.name, e, m.v, stamp)
 		}

@@ -38,7 +38,8 @@ func IsRecording(head []byte) bool {
 // known length, at the middle of its decode time. Its step is the mean time per output token, (release - first token) /
 // (tokens - 1). Running and Held are the means, over that time, of the requests between first token and release on
 // its worker, itself included, and of their tokens: the prompt's and the answer's so far, taken to grow evenly. As a
-// step's time is linear in both, so is its mean. Workers are ranks, runs are sources. Times are the router's: the
+// step's time is linear in both, so is its mean (over steps; over time, as here, long steps count more, which is a small
+// difference of second order). Workers are ranks, runs are sources. Times are the router's: the
 // network is in them.
 //
 // A recording is read whole before the first Sample is handed over; of each request some 100 bytes are kept. Parts may

@@ -17,8 +17,17 @@ type printer interface {
 }
 
 type request struct {
+	number        int64 // from 1
 	input, output int64
 	done          int64
+	arrived       float64 // s
+	begun         bool
+}
+
+// witness is a printer that sees requests, too.
+type witness interface {
+	began(e *engine, r *rank, q *request) // decodes from now on
+	ended(e *engine, r *rank, q *request)
 }
 
 // rank is one data-parallel rank.
@@ -53,6 +62,7 @@ type engine struct {
 	ranks  []*rank
 
 	load, context, drift float64 // walks, logarithms
+	number               int64   // of the last request
 }
 
 func newEngine(t Truth, d Design, seed uint64) *engine {
@@ -94,7 +104,8 @@ func (e *engine) fill(r *rank, start bool) int64 {
 			in *= math.Exp(e.context + d.Spread*e.rng.NormFloat64())
 			out *= e.rng.ExpFloat64()
 		}
-		q := request{input: min(max(int64(in), 4), e.truth.Pool/4), output: max(int64(out), 2)}
+		e.number++
+		q := request{number: e.number, arrived: r.now, input: min(max(int64(in), 4), e.truth.Pool/4), output: max(int64(out), 2)}
 		if start {
 			q.done = int64(e.rng.Float64() * float64(q.output-1))
 		}
@@ -148,6 +159,16 @@ func (e *engine) step(p printer, group []*rank) {
 	e.walk(&e.drift, dt, 10, 1)
 	e.prefill(p, group)
 
+	if p, ok := p.(witness); ok {
+		for _, r := range group {
+			for i := range r.reqs {
+				if q := &r.reqs[i]; !q.begun {
+					q.begun = true
+					p.began(e, r, q)
+				}
+			}
+		}
+	}
 	var requests, tokens float64
 	for _, r := range group {
 		n, k := e.cost(r)
@@ -219,6 +240,8 @@ func (e *engine) decode(p printer, r *rank, took float64) {
 	for _, q := range r.reqs {
 		if q.done < q.output {
 			kept = append(kept, q)
+		} else if p, ok := p.(witness); ok {
+			p.ended(e, r, &q)
 		}
 	}
 	r.reqs = kept

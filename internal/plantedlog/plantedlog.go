@@ -70,6 +70,9 @@ const (
 	VLLMMetrics   Form = "vllm-metrics"   // scraped every 5 s, dated by a comment
 )
 
+// Recording is what kvroute serve --record would have written of the same requests. It is none of Forms: it is no log.
+const Recording Form = "recording"
+
 var forms = []Form{
 	SGLang, SGLang2024, SGLang2025, SGLangHours, SGLangPD, SGLangMillis, SGLangCustom, SGLangColumns,
 	SGLangDynamo, SGLangHybrid, SGLangStages, VLLM, VLLMV0, VLLMMetrics,
@@ -92,6 +95,8 @@ func Write(w io.Writer, form Form, truth Truth, design Design, seed uint64) erro
 	switch form {
 	case VLLM, VLLMV0:
 		p = &vllmLog{w: bw, form: form, every: 10}
+	case Recording:
+		p = &recording{w: bw, from: map[int64]int64{}}
 	case VLLMMetrics:
 		p = &vllmMetrics{w: bw, every: 5}
 	default:

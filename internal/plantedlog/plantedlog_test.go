@@ -12,7 +12,7 @@ import (
 var truth = plantedlog.Truth{A: 0.018, B: 0.0004, C: 4e-8, Noise: 0.05}
 
 func TestSameArgumentsSameBytes(t *testing.T) {
-	for _, form := range plantedlog.Forms() {
+	for _, form := range append(plantedlog.Forms(), plantedlog.Recording) {
 		var logs [3]bytes.Buffer
 		for i, seed := range []uint64{1, 1, 2} {
 			if err := plantedlog.Write(&logs[i], form, truth, plantedlog.Design{Seconds: 60}, seed); err != nil {
