@@ -143,7 +143,7 @@ var thirdParty = []struct {
 	users   []string
 	because string
 }{
-	{"github.com/zeebo/xxh3", []string{"internal/block", "internal/score", "internal/report", "internal/index", "internal/trace", "internal/mirrorfile", "internal/record", "internal/openai", "internal/feed", "internal/decodelog"}, "block hashes, image keys, digests, content hashes, checksums"},
+	{"github.com/zeebo/xxh3", []string{"internal/block", "internal/score", "internal/report", "internal/index", "internal/trace", "internal/mirrorfile", "internal/record", "internal/openai", "internal/feed", "internal/decodelog", "internal/vitals"}, "block hashes, image keys, digests, content hashes, checksums"},
 	{"github.com/klauspost/compress", []string{"internal/trace", "internal/cli"}, "gzip and zstd"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "the command line lives in one package"},
 	{"github.com/spf13/pflag", []string{"internal/cli"}, "the command line lives in one package"},
@@ -158,6 +158,11 @@ var thirdParty = []struct {
 	{"github.com/prometheus/client_golang", []string{"internal/router", "internal/fleet", "internal/cli", "internal/fakeengine"}, "metrics in the form everybody scrapes"},
 	{"github.com/prometheus/common", []string{"internal/probe"}, "reading engines' metrics"},
 	{"github.com/prometheus/client_model", []string{"internal/probe"}, "reading engines' metrics"},
+	{"charm.land/bubbletea/v2", []string{"internal/tui", "internal/cli"}, "terminals: keys in, changed cells out"},
+	{"charm.land/bubbles/v2", []string{"internal/tui"}, "a line that is typed, names of keys"},
+	{"charm.land/lipgloss/v2", []string{"internal/tui"}, "colours"},
+	{"github.com/charmbracelet/x/ansi", []string{"internal/tui"}, "widths of text as terminals have them"},
+	{"github.com/charmbracelet/colorprofile", []string{"internal/tui"}, "how many colours a terminal has"},
 	{"gonum.org/v1/gonum", []string{"internal/plot", "internal/sweep", "internal/fit"}, "pictures, intervals, least squares"},
 }
 

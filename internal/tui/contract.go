@@ -53,5 +53,5 @@ type Player interface {
 	Source
 	Pause(paused bool)
 	SetSpeed(x float64)
-	Seek(byMS int64) // relative
+	Skip(byMS int64) // relative; not Seek, which readers have
 }

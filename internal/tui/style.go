@@ -1,0 +1,124 @@
+package tui
+
+import (
+	"image/color"
+
+	"charm.land/lipgloss/v2"
+)
+
+// tone is what a piece of text means. Meaning is never told by a tone alone: a word or a symbol stands beside it.
+type tone uint8
+
+const (
+	plain  tone = iota
+	dim         // heads, units, what is usual
+	strong      // names, the focused panel
+	good        // trusted, live
+	warn        // doubt
+	bad         // wrong
+	accent      // what can be pressed, where one is
+	cool        // pictures: sparklines, bars
+	numTones
+)
+
+// face is how a line stands: as it is, chosen, or out of date.
+type face uint8
+
+const (
+	normal face = iota
+	chosen
+	stale
+	numFaces
+)
+
+// glyphs are the symbols of the screen. All are one cell wide.
+type glyphs struct {
+	more, unknown, cursor, rule, dot             string
+	good, warn, bad, wait, off, note             string
+	barFull, barRest, up, down, approx           string
+	branch, last, pipe, arrow, play, paused, sep string
+	spark                                        []string // 0: nothing
+	heat                                         []string // 0: nothing, last: all
+}
+
+var unicodeGlyphs = glyphs{
+	more: "…", unknown: "–", cursor: "▌", rule: "─", dot: "·",
+	good: "●", warn: "▲", bad: "✗", wait: "◌", off: "○", note: "·",
+	barFull: "█", barRest: "░", up: "↑", down: "↓", approx: "~",
+	branch: "├", last: "└", pipe: "│", arrow: "→", play: "▶", paused: "‖", sep: "│",
+	spark: []string{"·", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"},
+	heat:  []string{"·", "░", "▒", "▓", "█"},
+}
+
+var asciiGlyphs = glyphs{
+	more: "~", unknown: "-", cursor: ">", rule: "-", dot: ".",
+	good: "*", warn: "!", bad: "x", wait: ".", off: "o", note: ".",
+	barFull: "#", barRest: ".", up: "^", down: "v", approx: "~",
+	branch: "|", last: "`", pipe: "|", arrow: ">", play: ">", paused: "=", sep: "|",
+	spark: []string{".", "_", "-", "=", "+", "*", "#"},
+	heat:  []string{".", ":", "+", "%", "#"},
+}
+
+// theme is all that decides how things look: characters, colours, faces.
+type theme struct {
+	ascii bool
+	g     *glyphs
+	tones [numFaces][numTones]lipgloss.Style
+}
+
+// newTheme makes the theme for a terminal. With colours, it keeps to the 256 of the common palette, which
+// terminals of 16 are given the nearest of; few says that there are no more than 16.
+func newTheme(ascii, colours, dark, few bool) *theme {
+	t := &theme{ascii: ascii, g: &unicodeGlyphs}
+	if ascii {
+		t.g = &asciiGlyphs
+	}
+	base := lipgloss.NewStyle().Inline(true)
+	var inks [numTones]lipgloss.Style
+	for i := range inks {
+		inks[i] = base
+	}
+	inks[strong], inks[bad] = base.Bold(true), base.Bold(true)
+	inks[dim] = base.Faint(true)
+	if colours {
+		pick := func(onDark, onLight string) color.Color {
+			if dark {
+				return lipgloss.Color(onDark)
+			}
+			return lipgloss.Color(onLight)
+		}
+		inks[dim] = base.Foreground(pick("245", "242"))
+		inks[good] = base.Foreground(pick("108", "28"))
+		inks[warn] = base.Foreground(pick("179", "130"))
+		inks[bad] = base.Foreground(pick("203", "160")).Bold(true)
+		inks[accent] = base.Foreground(pick("110", "25"))
+		inks[cool] = base.Foreground(pick("73", "30"))
+	}
+	for i, ink := range inks {
+		t.tones[normal][i] = ink
+		t.tones[stale][i] = base.Faint(true)
+		switch {
+		case !colours || few:
+			t.tones[chosen][i] = base.Reverse(true)
+		case dark:
+			t.tones[chosen][i] = ink.Background(lipgloss.Color("237"))
+		default:
+			t.tones[chosen][i] = ink.Background(lipgloss.Color("254"))
+		}
+		if colours {
+			t.tones[stale][i] = inks[dim]
+		}
+	}
+	return t
+}
+
+// paint is clean text in a tone.
+func (t *theme) paint(f face, k tone, s string) string {
+	if s == "" {
+		return ""
+	}
+	if k == plain && f == normal {
+		return s
+	}
+	return t.tones[f][k].Render(s)
+}

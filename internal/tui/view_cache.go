@@ -1,0 +1,166 @@
+package tui
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/kvroute/kvroute/internal/snapshot"
+)
+
+// mapName and mapColumns are how wide the cache map's names and how many its columns are.
+func (m *Model) mapName() int { return min(24, max(12, m.w/6)) }
+
+func (m *Model) mapColumns() int { return max(1, (m.w-1-m.mapName()-1-6-1)/2) }
+
+// settleColumns keeps the selected column visible.
+func (m *Model) settleColumns() {
+	c, n := m.columnAt(), m.mapColumns()
+	if c < m.left {
+		m.left = c
+	}
+	if c >= m.left+n {
+		m.left = c - n + 1
+	}
+	m.left = max(0, min(m.left, len(m.pic.columns)-n))
+}
+
+// cacheMap is the page of what is held where.
+func (m *Model) cacheMap() []string {
+	lay := m.layout()
+	a := lay.panels[0]
+	t := m.theme
+	s := m.pic.snap
+	title := "cache map: " + count(s.Cache.Held) + " blocks held, " + count(s.Cache.Distinct) + " distinct"
+	if s.Cache.Held > 0 {
+		dup := float64(s.Cache.Held-s.Cache.Distinct) / float64(s.Cache.Held)
+		title += ", " + t.share(&dup) + " duplicates"
+	}
+	lines := []string{m.rule(a.w, title, m.position(cachePanel), m.focus == cachePanel)}
+	lines = append(lines, m.mapHeads()...)
+	sel := m.row(cachePanel)
+	for r := range a.rows {
+		i := m.lists[cachePanel].top + r
+		if i >= len(m.pic.targets) {
+			lines = append(lines, m.emptyRow(a, r))
+			continue
+		}
+		lines = append(lines, m.mapRow(m.pic.targets[i], i == sel))
+	}
+	return append(lines, m.mapDetail(lay.detail)...)
+}
+
+// mapHeads are the lines above the map: legend, how hot the columns are, which one is selected.
+func (m *Model) mapHeads() []string {
+	t := m.theme
+	name, n := m.mapName(), m.mapColumns()
+	legend := m.line(m.w).put(plain, " ").put(dim, "part held: none ").put(cool, strings.Join(t.g.heat, " ")).put(dim, " all; columns are shared prefixes, the hottest first")
+	if k := len(m.pic.columns); k > n {
+		legend.put(dim, "; "+strconv.Itoa(m.left+1)+"-"+strconv.Itoa(min(k, m.left+n))+" of "+strconv.Itoa(k))
+	}
+	if len(m.pic.columns) == 0 {
+		says := "no recent requests shared a prefix"
+		if m.lists[cachePanel].filter != "" {
+			says = "no prefix meets the filter; esc clears it"
+		}
+		legend = m.line(m.w).put(plain, " ").put(dim, says)
+	}
+	uses, marks := m.line(m.w).put(plain, " ").col(dim, "uses", name), m.line(m.w).put(plain, " ").col(dim, "", name)
+	top := 1
+	if len(m.pic.columns) > 0 {
+		top = max(1, m.pic.snap.Cache.Prefixes[m.pic.columns[0]].Uses)
+	}
+	at := m.columnAt()
+	for c := m.left; c < min(len(m.pic.columns), m.left+n); c++ {
+		u := m.pic.snap.Cache.Prefixes[m.pic.columns[c]].Uses
+		levels := len(t.g.spark) - 1
+		i := 0
+		if u > 0 {
+			i = min(levels, 1+u*(levels-1)/top)
+		}
+		uses.put(cool, t.g.spark[i]).put(plain, " ")
+		mark := " "
+		if c == at {
+			mark = t.g.down
+		}
+		marks.put(accent, mark).put(plain, " ")
+	}
+	uses.to(m.w-7).num(dim, "blocks", 6)
+	return []string{legend.end(), uses.end(), marks.end()}
+}
+
+func (m *Model) mapRow(i int, selected bool) string {
+	t := m.theme
+	w := &m.pic.snap.Workers[i]
+	l := m.line(m.w)
+	mark, k := " ", plain
+	if selected {
+		mark, k = t.g.cursor, strong
+		if l.f == normal {
+			l.f = chosen
+		}
+	}
+	glyph, gk := t.grade(gradeOf(w))
+	l.put(accent, mark).put(gk, glyph+" ").col(k, t.text(w.RouteKey), m.mapName()-2)
+	for c := m.left; c < min(len(m.pic.columns), m.left+m.mapColumns()); c++ {
+		n := m.pic.columns[c]
+		x := &m.pic.snap.Cache.Prefixes[n]
+		if x.Model != w.Model {
+			l.put(plain, "  ")
+			continue
+		}
+		cell, ck := t.heat(m.pic.holds[n][w.RouteKey], x.Blocks)
+		l.put(ck, cell).put(plain, " ")
+	}
+	return l.to(m.w-7).num(dim, count(int64(w.BlockCount)), 6).end()
+}
+
+// heat is a cell of the map.
+func (t *theme) heat(held, blocks int) (string, tone) {
+	last := len(t.g.heat) - 1
+	switch {
+	case held <= 0 || blocks <= 0:
+		return t.g.heat[0], dim
+	case held >= blocks:
+		return t.g.heat[last], cool
+	}
+	return t.g.heat[1+held*(last-1)/blocks], cool
+}
+
+// mapDetail is what is known of the selected column.
+func (m *Model) mapDetail(a area) []string {
+	t := m.theme
+	if len(m.pic.columns) == 0 {
+		return []string{m.rule(a.w, "", "", false), spaces(a.w), spaces(a.w)}
+	}
+	n := m.pic.columns[m.columnAt()]
+	x := &m.pic.snap.Cache.Prefixes[n]
+	size := int64(m.pic.snap.Router.BlockSize)
+	lines := []string{m.rule(a.w, "prefix "+t.hash(x.Hash)+" "+t.g.dot+" "+t.text(x.Model), "", false)}
+	l := m.line(a.w).put(plain, " "+count(int64(x.Blocks))).put(dim, " blocks ("+count(int64(x.Blocks)*size)+" tokens) after ").put(plain, count(int64(x.From))).
+		put(dim, " before it, used by ").put(plain, count(int64(x.Uses))).put(dim, " of "+count(int64(m.pic.snap.Cache.Sampled))+" requests, last ").put(plain, ago(m.nowMS()-x.LastMS))
+	lines = append(lines, l.end())
+	l = m.line(a.w)
+	if x.Text != "" {
+		l.put(dim, " text ").put(plain, t.text(x.Text))
+		return append(lines, l.end())
+	}
+	l.put(dim, " held by ").put(plain, strconv.Itoa(len(x.Holders))+" ")
+	l.put(dim, t.holders(x))
+	return append(lines, l.end())
+}
+
+// holders names the targets that hold a prefix, and how much of it.
+func (t *theme) holders(x *snapshot.Prefix) string {
+	var b strings.Builder
+	for i, h := range x.Holders {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		if b.Len() > 400 {
+			b.WriteString(t.g.more)
+			break
+		}
+		b.WriteString(t.text(h.RouteKey) + " " + strconv.Itoa(h.Blocks) + "/" + strconv.Itoa(x.Blocks))
+	}
+	return b.String()
+}
