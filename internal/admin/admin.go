@@ -16,6 +16,7 @@ import (
 	"github.com/kvroute/kvroute/internal/fleet"
 	"github.com/kvroute/kvroute/internal/openai"
 	"github.com/kvroute/kvroute/internal/router"
+	"github.com/kvroute/kvroute/internal/snapshot"
 	"github.com/kvroute/kvroute/internal/target"
 	"github.com/kvroute/kvroute/internal/tokenize"
 )
@@ -23,7 +24,7 @@ import (
 // Config is what the API shows beside the fleet.
 type Config struct {
 	Fleet   *fleet.Fleet
-	Data    func(worker string) router.WorkerState // nil: not known
+	Hub     *Hub
 	Version string
 	Flags   map[string]any // effective flags of the scorer
 	MaxBody int64          // of a request to explain
@@ -40,6 +41,9 @@ func New(cfg Config) http.Handler {
 		{"GET", "/v1/admin/workers", a.workers},
 		{"GET", "/v1/admin/cache-view/{worker...}", a.cacheView},
 		{"POST", "/v1/admin/explain", a.explain},
+		{"GET", "/v1/admin/snapshot", a.snapshot},
+		{"GET", "/v1/admin/stream", a.stream},
+		{"GET", "/v1/admin/decisions/{id}", a.decision},
 	} {
 		mux.HandleFunc(e.method+" "+e.path, e.handle)
 		mux.HandleFunc(e.path, func(w http.ResponseWriter, _ *http.Request) {
@@ -62,119 +66,11 @@ func New(cfg Config) http.Handler {
 
 type api struct{ Config }
 
-// Worker is one entry of /v1/admin/workers: a target, that is, a worker or one of its ranks. Fields that
-// are not known are null or left out.
-type Worker struct {
-	WorkerID      string     `json:"worker_id"`
-	RouteKey      string     `json:"route_key"`
-	URL           string     `json:"url"`
-	Model         string     `json:"model"`
-	Role          string     `json:"role"`
-	Engine        string     `json:"engine"`
-	EngineVersion string     `json:"engine_version,omitempty"`
-	Health        string     `json:"health"`
-	HealthReason  string     `json:"health_reason,omitempty"`
-	Breaker       string     `json:"breaker,omitempty"`
-	Busy          bool       `json:"busy"`
-	Trust         string     `json:"trust"`
-	TrustReason   string     `json:"trust_reason"`
-	Approximate   bool       `json:"approximate"`
-	BlockCount    int        `json:"block_count"`
-	LowerBlocks   int        `json:"lower_tier_block_count"`
-	PoolBlocks    *int64     `json:"engine_pool_blocks"`
-	PageSize      *int       `json:"engine_block_size"`
-	ContentHash   string     `json:"content_hash"`
-	Orphans       int        `json:"orphans"`
-	Holes         int        `json:"holes"`
-	ActiveBlocks  int64      `json:"active_blocks"`
-	PendingTokens int64      `json:"pending_tokens"`
-	HeldRequests  int64      `json:"held_requests"`
-	HeldTokens    int64      `json:"held_tokens"`
-	Stream        Stream     `json:"stream"`
-	Parity        []Parity   `json:"parity"`
-	Predictions   Prediction `json:"predictions"`
-}
-
-// Stream is the event stream of a target.
-type Stream struct {
-	Sequence  *uint64           `json:"sequence"`
-	LastEvent *time.Time        `json:"last_event"`
-	Batches   uint64            `json:"batches"`
-	Replayed  uint64            `json:"replayed"`
-	Gaps      uint64            `json:"gaps"`
-	Missing   uint64            `json:"missing"`
-	Restarts  uint64            `json:"restarts"`
-	Bad       uint64            `json:"bad"`
-	Skipped   map[string]uint64 `json:"skipped_events,omitempty"`
-}
-
-// Parity is one comparison of our tokens with the engine's.
-type Parity struct {
-	Case    string `json:"case"`
-	Verdict string `json:"verdict"`
-	Detail  string `json:"detail,omitempty"`
-}
-
-// Prediction compares predicted cached tokens with those the engine reported.
-type Prediction struct {
-	Compared     uint64 `json:"compared"`
-	Differing    uint64 `json:"differing"`
-	Overtaken    uint64 `json:"overtaken"`
-	Incomparable uint64 `json:"incomparable"`
-	Predicted    int64  `json:"predicted_tokens"`
-	Reported     int64  `json:"reported_tokens"`
-	Diverged     bool   `json:"diverged"`
-}
-
-// optional is nil for what is not known.
-func optional[T comparable](v T) *T {
-	var zero T
-	if v == zero {
-		return nil
-	}
-	return &v
-}
-
-func (a *api) entry(s *fleet.TargetState) Worker {
-	w := Worker{
-		WorkerID: s.WorkerID, RouteKey: s.RouteKey, URL: s.URL, Model: s.Model, Role: s.Role, Engine: s.Engine, EngineVersion: s.Version,
-		Health: s.Health.String(), HealthReason: s.HealthReason, Trust: s.Stream.Trust.String(), TrustReason: s.Stream.Reason,
-		Approximate: s.Approximate, BlockCount: s.Blocks, LowerBlocks: s.LowerBlocks, PoolBlocks: optional(s.PoolBlocks), PageSize: optional(s.PageSize),
-		ContentHash: fmt.Sprintf("%016x", s.ContentHash), Orphans: s.Orphans, Holes: s.Holes,
-		ActiveBlocks: s.ActiveBlocks, PendingTokens: s.PendingTokens, HeldRequests: s.HeldRequests, HeldTokens: s.HeldTokens,
-		Stream: Stream{
-			Batches: s.Stream.Batches, Replayed: s.Stream.Replayed, Gaps: s.Stream.Gaps, Missing: s.Stream.Missing,
-			Restarts: s.Stream.Restarts, Bad: s.Stream.Bad, Skipped: s.Stream.Skipped,
-		},
-		Parity:      []Parity{},
-		Predictions: Prediction(s.Predictions),
-	}
-	if s.Stream.HasSeq {
-		w.Stream.Sequence = &s.Stream.Seq
-	}
-	if !s.Stream.LastEvent.IsZero() {
-		w.Stream.LastEvent = &s.Stream.LastEvent
-	}
-	for _, p := range s.Parity {
-		w.Parity = append(w.Parity, Parity{p.Name, p.Verdict, p.Detail})
-	}
-	if a.Data != nil {
-		d := a.Data(s.WorkerID)
-		w.Breaker, w.Busy = d.Breaker, d.Busy
-	}
-	return w
-}
-
 func (a *api) workers(w http.ResponseWriter, _ *http.Request) {
-	states := a.Fleet.States()
-	list := make([]Worker, len(states))
-	for i := range states {
-		list[i] = a.entry(&states[i])
-	}
 	reply(w, struct {
-		Schema  string   `json:"schema"`
-		Workers []Worker `json:"workers"`
-	}{"kvroute.workers/v1", list})
+		Schema  string            `json:"schema"`
+		Workers []snapshot.Worker `json:"workers"`
+	}{"kvroute.workers/v1", a.Hub.Fresh().Workers})
 }
 
 // cacheView says how many blocks the mirror of one worker holds: of all its ranks, or of the one asked for.

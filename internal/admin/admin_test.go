@@ -12,6 +12,7 @@ import (
 	"github.com/kvroute/kvroute/internal/fleet"
 	"github.com/kvroute/kvroute/internal/router"
 	"github.com/kvroute/kvroute/internal/score"
+	"github.com/kvroute/kvroute/internal/vitals"
 )
 
 // served is the admin API over a fleet of one worker that answers and sends no events.
@@ -42,10 +43,11 @@ func served(t *testing.T) (http.Handler, string) {
 			t.Fatal("never ready")
 		}
 	}
-	return New(Config{
-		Fleet: f, Version: "test", Flags: map[string]any{"router-policy": "least-work"}, MaxBody: 1000,
+	hub := NewHub(HubConfig{
+		Fleet: f, Vitals: vitals.New(), Version: "test", Policy: "least-work",
 		Data: func(string) router.WorkerState { return router.WorkerState{Breaker: "closed"} },
-	}), spec.ID
+	})
+	return New(Config{Fleet: f, Hub: hub, Version: "test", Flags: map[string]any{"router-policy": "least-work"}, MaxBody: 1000}), spec.ID
 }
 
 func ask(t *testing.T, h http.Handler, method, path, body string) (int, map[string]any) {

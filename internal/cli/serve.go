@@ -43,6 +43,7 @@ type serveFlags struct {
 	indexLimit   int64
 
 	listen, adminListen  string
+	watchText            bool
 	apiKeys, adminTokens string
 	tlsCert, tlsKey      string
 	workerCA             string
@@ -129,6 +130,7 @@ SIGTERM or SIGINT drains, a second one ends at once. See docs/serve.md.`,
 	bindList(cmd, fs, spec{name: "session-field", arg: "NAME", group: groupListen, values: []string{"prompt_cache_key", "session_id", "user"}, usage: "fields of the body that name it, after the headers; repeatable"}, ",", &f.router.SessionFields, parseText)
 	bindSwitch(cmd, fs, spec{name: "explain-header", group: groupListen, usage: "answer x-kvroute-explain: 1 with the decision in headers"}, &f.router.Explain)
 	bindSwitch(cmd, fs, spec{name: "stream-usage", group: groupListen, usage: "ask engines for usage at the end of every stream, to hold predictions against it; clients that did not ask do not see it"}, &f.router.StreamUsage)
+	bindSwitch(cmd, fs, spec{name: "watch-text", group: groupListen, usage: "show the beginning of prompts to those who watch; for a machine of your own only"}, &f.watchText)
 	bindSwitch(cmd, fs, spec{name: "dry-run", group: groupListen, local: true, usage: "check everything that can be reached, print the plan and end"}, &f.dryRun)
 
 	bind(cmd, fs, spec{name: "max-body", arg: "SIZE", def: "64MiB", group: groupLimits, usage: "largest body of a request"}, &f.router.MaxBody, parseSize)

@@ -29,6 +29,7 @@ import (
 	"github.com/kvroute/kvroute/internal/recorder"
 	"github.com/kvroute/kvroute/internal/router"
 	"github.com/kvroute/kvroute/internal/tokenize"
+	"github.com/kvroute/kvroute/internal/vitals"
 )
 
 // server is a router that runs: everything serve opened, to be closed in order.
@@ -40,6 +41,7 @@ type server struct {
 
 	fleet  *fleet.Fleet
 	router *router.Router
+	hub    *admin.Hub
 	zmq    *zmq.Transport // nil: built without
 	source discovery.Source
 
@@ -138,7 +140,7 @@ func (s *server) open(toks func(model string) tokenize.Tokenizer) error {
 		Model: f.model, Score: f.scorer.cfg, BlockSize: f.blockSize, Index: index.Options{Limit: int(f.indexLimit)},
 		Tokenizer: toks, Client: &http.Client{Transport: roundTripper{client}}, Recorder: s.recorder,
 		TokenizeTimeout: f.tokenizeTime, HealthInterval: f.health, Guess: f.guess, SilentAfter: f.silentAfter,
-		Log: s.log, Registry: s.reg,
+		Log: s.log, Registry: s.reg, Vitals: vitals.New(), Text: f.watchText,
 		OnLeave: func(worker string) { s.router.Forget(worker) },
 	}
 	switch t, err := zmq.New(zmq.Options{}); {
@@ -169,10 +171,14 @@ func (s *server) open(toks func(model string) tokenize.Tokenizer) error {
 		}
 	}
 	rc.AdminElsewhere = f.adminListen != ""
-	rc.Admin = admin.New(admin.Config{
-		Fleet: s.fleet, Version: version(), Flags: allFlags(&f.scorer.cfg), MaxBody: rc.MaxBody,
-		Data: func(id string) router.WorkerState { return s.router.WorkerState(id) },
+	s.hub = admin.NewHub(admin.HubConfig{
+		Fleet: s.fleet, Vitals: cfg.Vitals, Version: version(), Policy: f.scorer.cfg.Policy, Flags: allFlags(&f.scorer.cfg), Text: f.watchText,
+		Data:     func(id string) router.WorkerState { return s.router.WorkerState(id) },
+		InFlight: func() int64 { return s.router.InFlight() },
+		Draining: func() bool { return s.router.Draining() },
 	})
+	rc.OnDispatch = func(own time.Duration) { cfg.Vitals.Dispatched(time.Now().UnixMilli(), int64(own)) }
+	rc.Admin = admin.New(admin.Config{Fleet: s.fleet, Hub: s.hub, Version: version(), Flags: allFlags(&f.scorer.cfg), MaxBody: rc.MaxBody})
 	if s.router, err = router.New(rc, s.fleet); err != nil {
 		return usage("bad settings", "kvroute serve", err.Error(), "")
 	}
@@ -245,12 +251,16 @@ func (s *server) run(ctx context.Context) error {
 	}
 	spawn("cannot follow the workers", func() error { return s.source.Watch(background, s.fleet.Update) })
 	spawn("cannot serve", func() error { return s.router.Serve(listener, nil) })
+	if s.f.watchText {
+		s.log.Warn("the beginning of prompts is shown to those who watch (--watch-text)")
+	}
 	s.log.Info("serving", "address", listener.Addr().String(), "policy", s.f.scorer.cfg.Policy, "block_size", s.f.blockSize, "version", version())
 	if adminListener != nil {
 		spawn("cannot serve the admin API", func() error { return s.router.Serve(adminListener, s.router.AdminHandler()) })
 		s.log.Info("serving the admin API", "address", adminListener.Addr().String())
 	}
 	g.Go(func() error { s.tellReady(background); return nil })
+	g.Go(func() error { s.hub.Run(background); return nil })
 	if s.f.snapshot != "" {
 		g.Go(func() error { s.keepSnapshots(background); return nil })
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/kvroute/kvroute/internal/score"
 	"github.com/kvroute/kvroute/internal/target"
 	"github.com/kvroute/kvroute/internal/tokenize"
+	"github.com/kvroute/kvroute/internal/vitals"
 )
 
 // Config is what a fleet is made of. Zero durations and counts mean the defaults.
@@ -43,6 +44,8 @@ type Config struct {
 	Registry        prometheus.Registerer
 	Resume          *Resume             // mirrors kept from an earlier run; nil: none
 	OnLeave         func(worker string) // a worker has left; nil: nobody is told
+	Vitals          *vitals.Vitals      // is told what happens; nil: an own one
+	Text            bool                // tell Vitals the beginning of prompts too
 }
 
 func (c *Config) defaults() {
@@ -69,6 +72,9 @@ func (c *Config) defaults() {
 	}
 	if c.Client == nil {
 		c.Client = http.DefaultClient
+	}
+	if c.Vitals == nil {
+		c.Vitals = vitals.New()
 	}
 	if c.Registry == nil {
 		c.Registry = prometheus.NewRegistry()

@@ -131,6 +131,7 @@ func (t *ticket) Pick(skip func(worker string) bool) (router.Lease, error) {
 	tg.predict(&l.before, t, term)
 	t.f.logPick(&t.req, &l.dec)
 	t.f.count.picked(t.m.name, &l.dec)
+	t.f.cfg.Vitals.Picked(time.Now().UnixMilli(), &t.req, &l.dec, t.text())
 	return l, nil
 }
 

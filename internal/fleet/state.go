@@ -34,7 +34,8 @@ type TargetState struct {
 	Joined       bool
 
 	Blocks      int // of the mirror
-	LowerBlocks int
+	LowerBlocks int // of them, in no better tier than host memory
+	DiskBlocks  int // of these, on disk only
 	Orphans     int
 	Holes       int
 	PoolBlocks  int64 // blocks of PageSize tokens that the engine has; 0: unknown
@@ -101,7 +102,7 @@ func (w *worker) states() []TargetState {
 		s := base
 		s.RouteKey, s.Joined, s.Approximate = g.key, true, g.stream == nil
 		st, ld := g.model.pool.Look(g.id)
-		s.Blocks, s.LowerBlocks, s.Orphans, s.Holes = st.Blocks, st.Lower, st.Orphans, st.Holes
+		s.Blocks, s.LowerBlocks, s.DiskBlocks, s.Orphans, s.Holes = st.Blocks, st.Lower, st.Disk, st.Orphans, st.Holes
 		s.ContentHash = g.model.pool.ContentHash(g.id)
 		s.ActiveBlocks, s.PendingTokens, s.HeldRequests, s.HeldTokens = ld.ActiveBlocks, ld.PendingTokens, ld.HeldRequests, ld.HeldTokens
 		s.Stream = g.trust()

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -103,7 +104,9 @@ func (g *tgt) Apply(ops []index.Op) index.Result {
 			g.mu.Unlock()
 		}
 	}
+	cleared := slices.ContainsFunc(ops, func(op index.Op) bool { return op.Kind == index.Clear || op.Kind == index.Epoch })
 	r, err := g.model.pool.Apply(g.id, ops)
+	g.f.cfg.Vitals.Applied(time.Now().UnixMilli(), g.key, &r, cleared)
 	if err != nil {
 		g.f.log.Error("an event could not be applied", "worker", g.key, "error", err)
 	}
@@ -176,6 +179,7 @@ func (g *tgt) leave() {
 	}
 	g.model.pool.Leave(g.id)
 	g.f.count.forget(g.key)
+	g.f.cfg.Vitals.Forget(g.key)
 }
 
 // ended takes what the answer to a request tells about the prediction made for it.
@@ -190,6 +194,7 @@ func (g *tgt) ended(l *lease, o router.Outcome) {
 	case o.PromptTokens >= 0 && g.worker.reports.Load():
 		o.CachedTokens = 0 // vLLM up to 0.23 says null for it
 	}
+	g.tellEnd(l, o)
 	if o.CachedTokens < 0 {
 		g.model.pool.Unwatch(&p.watch)
 		if o.Delivered && o.Status < 300 {
@@ -210,6 +215,18 @@ func (g *tgt) ended(l *lease, o router.Outcome) {
 		return
 	}
 	g.compare(l.dec.RequestID, p, o.CachedTokens)
+}
+
+// tellEnd tells the end of a request to those who watch.
+func (g *tgt) tellEnd(l *lease, o router.Outcome) {
+	if !o.Delivered || o.Status >= 300 {
+		return
+	}
+	prompt := o.PromptTokens
+	if prompt < 0 {
+		prompt = l.dec.Tokens
+	}
+	g.f.cfg.Vitals.Ended(time.Now().UnixMilli(), g.key, prompt, l.before.tokens, o.CachedTokens)
 }
 
 // eventsLag is how much later than an answer the events of its prefill may be.

@@ -269,7 +269,7 @@ func (x *Index) checkMirror(m *mirror, pins map[uint32]uint32) error {
 		}
 	}
 	var holes int32
-	blocks, lowBlocks := 0, 0
+	blocks, lowBlocks, diskBlocks := 0, 0, 0
 	var sum uint64
 	if err := x.alive(func(id uint32, e *entry) error {
 		s := x.sets.get(e[fSet], m.t)
@@ -293,6 +293,9 @@ func (x *Index) checkMirror(m *mirror, pins map[uint32]uint32) error {
 		if s&low != 0 {
 			lowBlocks++
 		}
+		if s == onDisk {
+			diskBlocks++
+		}
 		sum += contentTerm(e.hash(), rf.tiers())
 		if p := e[fParent]; p != 0 && x.sets.get(x.arena.at(p)[fSet], m.t) == absent {
 			holes++
@@ -304,9 +307,9 @@ func (x *Index) checkMirror(m *mirror, pins map[uint32]uint32) error {
 	if holes != x.holes[m.t] || hasBit(x.whole, m.t) != (holes == 0) || !hasBit(x.joined, m.t) {
 		return fmt.Errorf("I5: %d holes, counted %d, whole %v", holes, x.holes[m.t], hasBit(x.whole, m.t))
 	}
-	if blocks != m.blocks || handles != m.handles || lowBlocks != m.lower || sum != m.sum {
-		return fmt.Errorf("I6: %d blocks, %d handles, %d lower, sum %x, noted %d, %d, %d, %x",
-			blocks, handles, lowBlocks, sum, m.blocks, m.handles, m.lower, m.sum)
+	if blocks != m.blocks || handles != m.handles || lowBlocks != m.lower || diskBlocks != m.disk || sum != m.sum {
+		return fmt.Errorf("I6: %d blocks, %d handles, %d lower, %d on disk, sum %x, noted %d, %d, %d, %d, %x",
+			blocks, handles, lowBlocks, diskBlocks, sum, m.blocks, m.handles, m.lower, m.disk, m.sum)
 	}
 	if err := x.checkCopies(m); err != nil {
 		return err

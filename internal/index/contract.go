@@ -127,6 +127,7 @@ type Stats struct {
 	Orphans int    // handles buffered until their parent arrives
 	Holes   int    // blocks held whose parent is not
 	Lower   int    // blocks held in no tier better than CPU
+	Disk    int    // of them, those held in disk only
 	Epoch   int    // how often the cache was emptied (Clear, Epoch) since the target joined
 	Totals  Result // everything since the target joined
 }

@@ -344,6 +344,12 @@ func (x *Index) countLower(m *mirror, from, to state) {
 	n := int(to&low)/int(low) - int(from&low)/int(low)
 	m.lower += n
 	x.lowers += n
+	if from == onDisk {
+		m.disk--
+	}
+	if to == onDisk {
+		m.disk++
+	}
 }
 
 // eachMember calls f with the mirror of every member of a set.

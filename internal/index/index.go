@@ -86,7 +86,8 @@ type mirror struct {
 	orphans orphans
 	blocks  int
 	handles int
-	lower   int
+	lower   int // blocks in no better tier than CPU
+	disk    int // of them, those in disk only
 	epoch   int
 	sum     uint64 // content hash
 	totals  Result
@@ -233,7 +234,7 @@ func (x *Index) empty(m *mirror, r *Result) {
 	}
 	x.emptied = nil
 	x.lowers -= m.lower
-	m.lower = 0
+	m.lower, m.disk = 0, 0
 	setBit(x.whole, m.t)
 	setBit(x.joined, m.t)
 }
@@ -246,10 +247,10 @@ func (x *Index) Stats(t target.ID) Stats {
 	}
 	s := Stats{
 		Joined: true, Blocks: m.blocks, Handles: m.handles, Copies: m.spare, Orphans: m.orphans.waiting,
-		Holes: int(x.holes[t]), Lower: m.lower, Epoch: m.epoch, Totals: m.totals,
+		Holes: int(x.holes[t]), Lower: m.lower, Disk: m.disk, Epoch: m.epoch, Totals: m.totals,
 	}
 	if m == x.emptied {
-		s.Blocks, s.Holes, s.Lower = 0, 0, 0
+		s.Blocks, s.Holes, s.Lower, s.Disk = 0, 0, 0, 0
 	}
 	return s
 }

@@ -466,6 +466,9 @@ func (x *naive) Stats(t target.ID) Stats {
 		if m.best() != GPU {
 			s.Lower++
 		}
+		if m.best() == Disk {
+			s.Disk++
+		}
 		p := nt.parents[h]
 		if _, block := nt.parents[p]; block && nt.view[p] == 0 {
 			s.Holes++

@@ -48,6 +48,7 @@ type Pool struct {
 	cands   []score.Candidate // of all present targets, in route-key order
 	scratch []score.Candidate
 	dec     score.Decision // of Peek
+	found   index.Matches  // of Holders
 }
 
 // slot is a target ID and who has it.
@@ -284,6 +285,26 @@ func (p *Pool) Look(id target.ID) (index.Stats, load.Load) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.index.Stats(id), p.ledger.Load(id)
+}
+
+// Holders calls each with every present target that holds leading blocks of chain, in route-key order. each must be
+// short and must not call the pool.
+func (p *Pool) Holders(chain []block.Hash, each func(routeKey string, blocks int)) {
+	p.enter()
+	defer p.mu.Unlock()
+	p.index.Match(chain, &p.found)
+	for i := range p.cands {
+		if c := &p.cands[i]; int(c.Target) < len(p.found.Hits) && p.found.Hits[c.Target] > 0 {
+			each(c.Key, int(p.found.Hits[c.Target]))
+		}
+	}
+}
+
+// Size is the size of the index.
+func (p *Pool) Size() index.Size {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.index.Size()
 }
 
 // ContentHash is a hash of what a target's mirror holds; equal content, equal hash.

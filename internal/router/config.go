@@ -54,6 +54,9 @@ type Config struct {
 	DrainDelay time.Duration // listeners stay open for, after /ready has turned
 	DrainLimit time.Duration // streams may run on for, after that; then they are cut
 
+	// OnDispatch is told the router's own time of a request, from the end of its body to its first dispatch; nil: nobody is.
+	OnDispatch func(time.Duration)
+
 	Now func() time.Time
 }
 

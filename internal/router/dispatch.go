@@ -51,7 +51,11 @@ func (x *exchange) dispatch(t Ticket) {
 			x.r.cfg.Log.Info("trying another worker", "request_id", x.id, "worker", l.Target().RouteKey, "instead_of", x.routeKey, "reason", reason, "err", x.err)
 		}
 		if x.attempts++; x.attempts == 1 {
-			x.r.m.firstChunk.Observe(x.r.cfg.Now().Sub(x.received).Seconds())
+			own := x.r.cfg.Now().Sub(x.received)
+			x.r.m.firstChunk.Observe(own.Seconds())
+			if x.r.cfg.OnDispatch != nil {
+				x.r.cfg.OnDispatch(own)
+			}
 		}
 		a := attempt{x: x, lease: l, claim: c, target: l.Target(), out: Outcome{PromptTokens: -1, CachedTokens: -1, CompletionTokens: -1}}
 		x.tried[a.target.Worker] = true

@@ -72,6 +72,12 @@ func (r *Router) Forget(worker string) {
 	r.m.forget(worker)
 }
 
+// Draining says whether the router has begun to end.
+func (r *Router) Draining() bool { return r.draining.Load() }
+
+// InFlight is the number of requests whose answer has not ended.
+func (r *Router) InFlight() int64 { return r.inFlight.Load() }
+
 // WorkerState is what the data plane knows of a worker, for the admin API.
 type WorkerState struct {
 	Breaker  string // closed, half-open, open

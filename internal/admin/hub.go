@@ -1,0 +1,174 @@
+package admin
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvroute/kvroute/internal/fleet"
+	"github.com/kvroute/kvroute/internal/router"
+	"github.com/kvroute/kvroute/internal/snapshot"
+	"github.com/kvroute/kvroute/internal/vitals"
+)
+
+// HubConfig is what snapshots are made of.
+type HubConfig struct {
+	Fleet    *fleet.Fleet
+	Vitals   *vitals.Vitals
+	Data     func(worker string) router.WorkerState // nil: not known
+	InFlight func() int64                           // requests whose answer has not ended; nil: not known
+	Draining func() bool                            // nil: never
+	Version  string
+	Policy   string
+	Flags    map[string]any // effective flags of the scorer
+	Text     bool           // prefixes show text
+}
+
+// Hub makes snapshots of a router for all who watch it: one a moment, whoever asks. It holds nothing for a
+// watcher: each gets what changed since what it was sent last, so that one that does not read costs nothing and is
+// up to date with its next delta.
+type Hub struct {
+	cfg      HubConfig
+	run      string
+	started  time.Time
+	watchers atomic.Int64
+
+	mu      sync.Mutex
+	last    *snapshot.Snapshot
+	made    time.Time
+	cacheAt time.Time
+	cache   snapshot.Cache
+}
+
+// NewHub makes a Hub. Run must be called for warnings to be noticed while nobody watches.
+func NewHub(cfg HubConfig) *Hub {
+	return &Hub{cfg: cfg, run: rand.Text()[:12], started: time.Now()}
+}
+
+// Periods of what costs most.
+const (
+	lookEvery  = time.Second // for warnings
+	cacheEvery = time.Second // the tree of prefixes
+)
+
+// Run looks for what is wrong until ctx is done.
+func (h *Hub) Run(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			h.look()
+		}
+	}
+}
+
+func (h *Hub) look() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.make(time.Now(), false)
+	h.cfg.Vitals.Watch(s)
+}
+
+// Current returns a snapshot no older than maxAge, or an older one if nothing has changed since. It must not be
+// changed.
+func (h *Hub) Current(maxAge time.Duration) *snapshot.Snapshot {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	if h.last != nil && now.Sub(h.made) < maxAge {
+		return h.last
+	}
+	s := h.make(now, true)
+	h.made = now
+	if h.last != nil {
+		s.Seq = h.last.Seq + 1
+		if snapshot.Diff(h.last, s) == nil {
+			return h.last
+		}
+	}
+	h.last = s
+	return s
+}
+
+// Fresh returns a snapshot of this moment.
+func (h *Hub) Fresh() *snapshot.Snapshot {
+	s := *h.Current(0)
+	s.AtMS = time.Now().UnixMilli()
+	return &s
+}
+
+// Watch counts a watcher until leave is called; not ok: there are too many.
+func (h *Hub) Watch() (leave func(), ok bool) {
+	if h.watchers.Add(1) > MaxWatchers {
+		h.watchers.Add(-1)
+		return nil, false
+	}
+	return sync.OnceFunc(func() { h.watchers.Add(-1) }), true
+}
+
+// MaxWatchers bounds those who watch at once.
+const MaxWatchers = 64
+
+// Watchers is how many there are.
+func (h *Hub) Watchers() int { return int(h.watchers.Load()) }
+
+// Explain returns the full record of a decision that is still kept.
+func (h *Hub) Explain(_ context.Context, id uint64) ([]byte, error) {
+	record, ok := h.cfg.Vitals.Explain(id)
+	if !ok {
+		return nil, fmt.Errorf("decision %d is not kept any more: the last %d are", id, snapshot.MaxPicks)
+	}
+	return record, nil
+}
+
+// ended says whether streams should end, so that the router can.
+func (h *Hub) ended() bool {
+	return h.cfg.Draining != nil && h.cfg.Draining() && (h.cfg.InFlight == nil || h.cfg.InFlight() == 0)
+}
+
+// make builds a snapshot. With whole it has the cache; the caller holds h.mu.
+func (h *Hub) make(now time.Time, whole bool) *snapshot.Snapshot {
+	f := h.cfg.Fleet
+	s := &snapshot.Snapshot{Schema: snapshot.Schema, Run: h.run, Seq: 1, AtMS: now.UnixMilli()}
+	ready, why := f.Ready()
+	s.Router = snapshot.Router{
+		Version: h.cfg.Version, StartedMS: h.started.UnixMilli(), Ready: ready, NotReady: why, Policy: h.cfg.Policy, Flags: h.cfg.Flags,
+		BlockSize: f.BlockSize(), Watchers: h.Watchers(), Text: h.cfg.Text,
+	}
+	if ready {
+		s.Router.NotReady = nil
+	}
+	if h.cfg.InFlight != nil {
+		s.Router.InFlight = h.cfg.InFlight()
+	}
+	if h.cfg.Draining != nil && h.cfg.Draining() {
+		s.Router.Draining, s.Router.Ready = true, false
+	}
+	states := f.States()
+	s.Workers = make([]snapshot.Worker, len(states))
+	for i := range states {
+		s.Workers[i] = entry(&states[i], h.cfg.Data, f.BlockSize())
+	}
+	snapshot.SortWorkers(s.Workers)
+	h.cfg.Vitals.Fill(s.AtMS, s)
+	if !whole {
+		return s
+	}
+	if now.Sub(h.cacheAt) >= cacheEvery {
+		h.cacheAt = now
+		size := f.Size()
+		h.cache = snapshot.Cache{Held: int64(size.Members), Distinct: int64(min(size.Blocks, size.Members))}
+		h.cache.Prefixes, h.cache.Sampled = h.cfg.Vitals.Prefixes(f.Holders)
+		if h.cache.Prefixes == nil {
+			h.cache.Prefixes = []snapshot.Prefix{}
+		}
+	}
+	s.Cache = h.cache
+	return s
+}
