@@ -124,19 +124,19 @@ func (f *Fitter) settle() *binning {
 // gap is the usual time between samples of a rank in the pending ones, ns: the median over ranks of the mean, without
 // the times in which the rank was idle.
 func (f *Fitter) gap() float64 {
-	gaps := make([][]float64, len(f.ranks))
-	before := make([]int64, len(f.ranks))
-	seen := make([]bool, len(f.ranks))
+	times := make([][]int64, len(f.ranks))
 	for _, p := range f.pending {
-		if seen[p.id] && p.s.At >= before[p.id] {
-			gaps[p.id] = append(gaps[p.id], float64(p.s.At-before[p.id]))
-		}
-		before[p.id], seen[p.id] = p.s.At, true
+		times[p.id] = append(times[p.id], p.s.At)
 	}
 	var means []float64
-	for _, g := range gaps {
-		if len(g) < 3 {
+	for _, at := range times {
+		if len(at) < 4 {
 			continue
+		}
+		slices.Sort(at)
+		g := make([]float64, len(at)-1)
+		for i := range g {
+			g[i] = float64(at[i+1] - at[i])
 		}
 		limit := 3*median(g) + 1e9
 		sum, n := 0.0, 0.0
@@ -203,7 +203,7 @@ func (r *rankTotals) overInterval(s *decodelog.Sample) decodelog.Sample {
 		}
 		// Means of both ends, as scrapes have them, differ by half of what two intervals changed; means over the
 		// whole of long intervals that overlap, as of requests in recordings, have no such error.
-		if s.Meanwhile && float64(gap) > 0.5e9*s.Weight*s.Step && gap <= 5*r.gap/2+1e9 {
+		if s.Meanwhile && s.Weight > 0 && float64(gap) > 0.5e9*s.Weight*s.Step && gap <= 5*r.gap/2+1e9 {
 			r.note(s.Held-r.held, 2)
 		}
 		r.gap = min(gap, r.gap+r.gap/8+1e8)
