@@ -73,7 +73,7 @@ func (m *Model) footer() []key.Binding {
 	bs := []key.Binding{move}
 	switch m.focus {
 	case workersPanel:
-		bs = append(bs, as(k.open, "enter", "open worker"), k.filter, k.sort, k.reverse)
+		bs = append(bs, as(k.open, "enter", "open worker"), k.filter, k.sort)
 	case warningsPanel:
 		bs = append(bs, as(k.open, "enter", "open worker"), k.filter)
 	case prefixesPanel:

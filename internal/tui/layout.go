@@ -34,7 +34,7 @@ func (m *Model) layout() layout {
 	case fleetPage:
 		return m.fleetLayout(body)
 	case workerPage:
-		facts := 9
+		facts := 10
 		if m.h < 24 {
 			facts = 5
 		}

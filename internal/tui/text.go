@@ -196,7 +196,7 @@ func (t *theme) millis(p *float64) string {
 	}
 }
 
-// age is a length of time in its coarsest unit, in at most 5 cells, so that it changes seldom.
+// age is a length of time in its coarsest unit, in at most 4 cells, so that it changes seldom.
 func age(ms int64) string {
 	s := ms / 1000
 	switch {
@@ -209,11 +209,14 @@ func age(ms int64) string {
 	case s < 48*3600:
 		return strconv.FormatInt(s/3600, 10) + " h"
 	}
-	if d := s / 86400; d < 1000 {
+	if d := s / 86400; d < 100 {
 		return strconv.FormatInt(d, 10) + " d"
 	}
-	return ">3 y"
+	return ">99d"
 }
+
+// lasting is an age of what goes on.
+func lasting(ms int64) string { return age(max(ms, 2000)) }
 
 // ago is an age in words.
 func ago(ms int64) string {

@@ -212,7 +212,12 @@ func (m *Model) totals() string {
 	}
 	t, r := m.theme, &s.Router
 	l.put(plain, " ")
-	sep := func() *line { return l.put(dim, " "+t.g.sep+" ") }
+	sep := func() *line {
+		if m.w < 90 {
+			return l.put(dim, " "+t.g.sep)
+		}
+		return l.put(dim, " "+t.g.sep+" ")
+	}
 	l.put(strong, t.right(rate(r.RequestRate), 5)).put(dim, " req/s")
 	sep().put(dim, "hit ").put(strong, t.right(t.share(r.HitShare1m), 4)).put(dim, " 1m ").put(plain, t.right(t.share(r.HitShare15m), 4)).put(dim, " 15m")
 	var saved *float64
@@ -220,8 +225,8 @@ func (m *Model) totals() string {
 		v := float64(r.SavedTokens) / float64(r.InputTokens)
 		saved = &v
 	}
-	sep().put(dim, "saved ").put(plain, t.right(count(r.SavedTokens), 5)).put(dim, " tok "+t.right(t.share(saved), 4))
-	sep().put(dim, "p50 ").put(plain, t.right(t.millis(r.DispatchP50), 4)).put(dim, " p99 ").put(plain, t.right(t.millis(r.DispatchP99), 4)).put(dim, " ms")
+	sep().put(dim, "saved ").put(plain, t.right(count(r.SavedTokens), 5)).put(dim, " "+t.right(t.share(saved), 4)+" tok")
+	sep().put(plain, t.right(t.millis(r.DispatchP50), 4)).put(dim, " p50 ").put(plain, t.right(t.millis(r.DispatchP99), 4)).put(dim, " p99 ms")
 	if l.room() >= 20 {
 		sep().put(plain, t.right(count(r.InFlight), 5)).put(dim, " in flight")
 	}
@@ -302,10 +307,17 @@ func (m *Model) foot() string {
 		}
 		return l.end()
 	}
-	for _, b := range m.footer() {
+	keys := m.footer()
+	// The way out and to help stay; of the others, what does not fit is left out.
+	last := 0
+	for _, b := range keys[len(keys)-2:] {
+		last += width(b.Help().Key) + width(b.Help().Desc) + 3
+	}
+	for i, b := range keys {
 		h := b.Help()
-		if width(h.Key)+width(h.Desc)+3 > l.room() {
-			break
+		n := width(h.Key) + width(h.Desc) + 3
+		if i < len(keys)-2 && n+last > l.room() {
+			continue
 		}
 		l.put(accent, h.Key).put(dim, " "+h.Desc+"  ")
 	}

@@ -75,7 +75,7 @@ var columns = []column{
 		return cool, t.spark(c.w.History, c.width, c.top)
 	}},
 	{head: "req/s", unit: "20 s", w: 10, rank: 12, cell: func(t *theme, c *cell) (tone, string) { return cool, t.spark(c.w.History, c.width, c.top) }},
-	{head: "event", unit: "ago", w: 5, rank: 10, num: true, by: byAge, cell: func(t *theme, c *cell) (tone, string) {
+	{head: "last", unit: "ago", w: 4, rank: 10, num: true, by: byAge, cell: func(t *theme, c *cell) (tone, string) {
 		if c.w.Stream.LastEventMS == nil {
 			return dim, t.g.unknown
 		}
@@ -91,7 +91,12 @@ var columns = []column{
 	{head: "engine", w: 14, rank: 18, cell: func(t *theme, c *cell) (tone, string) {
 		return dim, t.text(strings.TrimSpace(c.w.Engine + " " + c.w.EngineVersion))
 	}},
-	{head: "why", w: 20, rank: 15, cell: func(t *theme, c *cell) (tone, string) { return dim, t.text(stateReason(c.w)) }},
+	{head: "why", w: 20, rank: 15, cell: func(t *theme, c *cell) (tone, string) {
+		if gradeOf(c.w) == gradeGood {
+			return dim, ""
+		}
+		return dim, t.text(stateReason(c.w))
+	}},
 }
 
 // short is a count in at most 4 cells.
@@ -192,7 +197,7 @@ func (m *Model) table(a area) []string {
 		}
 		return t.g.down
 	}
-	where := "worker " + m.position(workersPanel)
+	where := "worker"
 	if m.order.by == byName && m.order.reverse {
 		where += " " + mark(byName)
 	}
@@ -267,24 +272,15 @@ func (m *Model) groupRow(w int, f *fitted, g *sum) string {
 	if g.doubtful > 0 {
 		tail += ", " + count(int64(g.doubtful)) + " in doubt"
 	}
-	// The title takes the name's and the state's columns; sums stand below their heads.
+	// Sums stand below their heads; those that the title reaches into are left out.
+	room := max(w/2, 1+f.name)
+	l.put(accent, t.cut(title, room-width(tail))).put(dim, tail)
 	x := 1 + f.name + 1
-	sums := 0
 	for i, c := range f.cols {
-		if columns[c].sum != nil {
-			break
+		if sum := columns[c].sum; sum != nil && x > l.used {
+			l.to(x).num(dim, t.cut(sum(g), f.ws[i]), f.ws[i])
 		}
-		sums = i + 1
 		x += f.ws[i] + 1
-	}
-	l.put(accent, t.cut(title, max(8, x-1-width(tail)))).put(dim, t.cut(tail, x-1-l.used)).to(x)
-	for i := sums; i < len(f.cols); i++ {
-		c := &columns[f.cols[i]]
-		s := ""
-		if c.sum != nil {
-			s = c.sum(g)
-		}
-		l.num(dim, t.cut(s, f.ws[i]), f.ws[i])
 	}
 	return l.end()
 }
@@ -338,14 +334,14 @@ func (m *Model) detail(a area) []string {
 		return []string{m.rule(a.w, "", "", false), spaces(a.w), spaces(a.w)}
 	}
 	w := &m.pic.snap.Workers[i]
-	lines := []string{m.rule(a.w, t.text(w.RouteKey), "enter opens", false)}
+	lines := []string{m.rule(a.w, t.text(w.RouteKey), m.position(workersPanel), false)}
 	glyph, k := t.grade(gradeOf(w))
 	l := m.line(a.w).put(k, " "+glyph+" "+t.text(stateWord(w)))
 	if s := t.text(stateReason(w)); s != "" {
 		l.put(plain, ": "+s)
 	}
 	if w.TrustSinceMS != nil {
-		l.put(dim, " (for "+age(m.nowMS()-*w.TrustSinceMS)+")")
+		l.put(dim, " (for "+lasting(m.nowMS()-*w.TrustSinceMS)+")")
 	}
 	l.put(dim, "  "+t.text(w.URL))
 	lines = append(lines, l.end())
@@ -403,7 +399,7 @@ func (m *Model) warnings(a area) []string {
 				l.f = chosen
 			}
 		}
-		l.put(accent, mark).put(k, glyph+" ").num(dim, age(m.nowMS()-x.AtMS), 5)
+		l.put(accent, mark).put(k, glyph+" ").num(dim, age(m.nowMS()-x.AtMS), 4)
 		if x.OverMS != nil {
 			l.put(dim, "over: ")
 		}

@@ -15,8 +15,8 @@ type pickColumns struct {
 
 func fitPicks(w int, own bool) pickColumns {
 	c := pickColumns{at: true, picked: !own}
-	// basis 10, hits 11, tokens 6, margin 7, with their spaces and the mark, and the age 6
-	room := w - 1 - 11 - 12 - 7 - 8 - 6
+	// basis 10, hits 11, tokens 6, margin 7, with their spaces and the mark, and the age 5
+	room := w - 1 - 11 - 12 - 7 - 8 - 5
 	take := func(on *bool, n int) {
 		if room-n >= 24 {
 			*on = true
@@ -47,7 +47,7 @@ func (m *Model) picks(a area, title string, idx []int, own bool) []string {
 	lines := []string{m.rule(a.w, title, right, focused)}
 	c := fitPicks(a.w, own)
 	h := m.line(a.w).put(plain, " ")
-	h.num(dim, "ago", 5)
+	h.num(dim, "ago", 4)
 	if c.id {
 		h.num(dim, "decision", 8)
 	}
@@ -108,7 +108,7 @@ func (m *Model) pickRow(w int, c *pickColumns, x *snapshot.Pick, selected, focus
 			l.f = chosen
 		}
 	}
-	l.put(accent, mark).num(dim, age(m.nowMS()-x.AtMS), 5)
+	l.put(accent, mark).num(dim, age(m.nowMS()-x.AtMS), 4)
 	if c.id {
 		l.num(dim, strconv.FormatUint(x.ID%1e8, 10), 8)
 	}

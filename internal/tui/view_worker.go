@@ -86,7 +86,16 @@ func (m *Model) facts(w *snapshot.Worker, n int) []string {
 	}
 	draw := func(f *fact, l *line) { f.put(l.put(dim, t.left(" "+f.label, 11)+" ")) }
 	if m.w < 110 {
-		order := []fact{left[0], left[1], right[0], left[3], left[5], left[2], right[5], right[3], left[4], right[1], right[2], right[4]}
+		churn := fact{"blocks/s", func(l *line) {
+			for _, x := range []struct {
+				name string
+				h    []uint32
+			}{{"stored ", w.Stream.StoredHist}, {"  removed ", w.Stream.RemovedHist}} {
+				l.put(dim, x.name).put(cool, t.spark(x.h, 15, 0)).put(plain, " "+t.right(t.perSecond(x.h), 5))
+			}
+			l.put(dim, "  clears ").put(plain, unsignedCount(w.Stream.Clears))
+		}}
+		order := []fact{left[0], left[1], right[0], left[3], left[5], churn, left[2], right[3], right[5], left[4], right[4], right[6]}
 		for i := 0; i < len(order) && len(lines) < n; i++ {
 			l := m.line(m.w)
 			draw(&order[i], l)
@@ -113,7 +122,7 @@ func (m *Model) stateFact(l *line, w *snapshot.Worker) {
 	glyph, k := t.grade(gradeOf(w))
 	l.put(k, glyph+" "+t.text(stateWord(w)))
 	if w.TrustSinceMS != nil {
-		l.put(dim, " for "+age(m.nowMS()-*w.TrustSinceMS))
+		l.put(dim, " for "+lasting(m.nowMS()-*w.TrustSinceMS))
 	}
 	if s := t.text(stateReason(w)); s != "" {
 		l.put(plain, "  "+s)
@@ -181,15 +190,20 @@ func (m *Model) streamFact(l *line, w *snapshot.Worker) {
 func (m *Model) historyFact(l *line, h []uint32, total uint64) {
 	t := m.theme
 	l.put(cool, t.spark(h, min(snapshot.HistoryLength, l.room()/2), 0))
-	per := t.g.unknown
-	if n := min(len(h), 5); n > 0 {
-		var sum uint64
-		for _, v := range h[len(h)-n:] {
-			sum += uint64(v)
-		}
-		per = rate(float64(sum) / (float64(n) * snapshot.HistorySpanMS / 1000))
+	l.put(plain, " "+t.right(t.perSecond(h), 5)).put(dim, " blocks/s ").put(plain, unsignedCount(total)).put(dim, " in all")
+}
+
+// perSecond is the rate over the last ten seconds of a history, unknown without one.
+func (t *theme) perSecond(h []uint32) string {
+	n := min(len(h), 5)
+	if n == 0 {
+		return t.g.unknown
 	}
-	l.put(plain, " "+t.right(per, 5)).put(dim, " blocks/s ").put(plain, unsignedCount(total)).put(dim, " in all")
+	var sum uint64
+	for _, v := range h[len(h)-n:] {
+		sum += uint64(v)
+	}
+	return rate(float64(sum) / (float64(n) * snapshot.HistorySpanMS / 1000))
 }
 
 func (m *Model) lossFact(l *line, w *snapshot.Worker) {
@@ -252,7 +266,7 @@ func (m *Model) prefixTree(a area) []string {
 	lines := []string{m.rule(a.w, title, m.position(prefixesPanel), focused)}
 	// prefix, blocks held/own, tokens, uses, holders, last, text
 	tree := min(40, max(20, a.w/4))
-	h := m.line(a.w).put(plain, " ").col(dim, "prefix", tree).num(dim, "blocks held", 11).num(dim, "from", 5).num(dim, "tokens", 6).num(dim, "uses", 5).num(dim, "holders", 7).num(dim, "last", 5)
+	h := m.line(a.w).put(plain, " ").col(dim, "prefix", tree).num(dim, "blocks held", 11).num(dim, "from", 5).num(dim, "tokens", 6).num(dim, "uses", 5).num(dim, "holders", 7).num(dim, "last", 4)
 	if s.Router.Text {
 		h.put(dim, " text")
 	}
@@ -312,7 +326,7 @@ func (m *Model) prefixRow(w, tree, i int, selected bool) string {
 	}
 	l.num(k, count(int64(held))+"/"+count(int64(x.Blocks)), 11).num(dim, count(int64(x.From)), 5).
 		num(plain, count(int64(x.Blocks)*int64(m.pic.snap.Router.BlockSize)), 6).num(plain, count(int64(x.Uses)), 5).
-		num(plain, count(int64(len(x.Holders))), 7).num(dim, age(m.nowMS()-x.LastMS), 5)
+		num(plain, count(int64(len(x.Holders))), 7).num(dim, age(m.nowMS()-x.LastMS), 4)
 	if x.Text != "" {
 		l.put(plain, " "+t.text(x.Text))
 	}
