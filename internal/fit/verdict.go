@@ -254,6 +254,11 @@ func (e *evidence) plane() {
 		e.refuse(CodeCNegative, "with sliding windows or little attention work that may be so; then requests alone count, and a weight in tokens has no meaning",
 			"more tokens do not lengthen the step in this log (%.3g ms a million tokens)", 1e9*p[2])
 	}
+	_, highT := extent(e.design.cols.t)
+	if steps := median(slices.Clone(e.design.cols.y)); p[2] > 0 && p[2]*highT < 0.01*steps {
+		e.refuse(CodeCNegative, "with sliding windows or little attention work that may be so; then requests alone count, and a weight in tokens has no meaning",
+			"all tokens held together lengthen the step by less than a hundredth in this log")
+	}
 	if !(e.est.r2 >= minR2) {
 		e.refuse(CodeLowR2, "take the log of a decode-only worker without other load", "requests and tokens explain only %.0f %% of how step times differ: something else decides, such as prefill in between", 100*max(0, e.est.r2))
 	}
