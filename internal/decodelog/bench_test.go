@@ -96,3 +96,22 @@ func BenchmarkRead(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkNoise is what most of a server's log can be: access lines and others.
+func BenchmarkNoise(b *testing.B) {
+	lines := [][]byte{
+		[]byte(`[2026-08-01 22:50:01] INFO:     10.0.0.2:59146 - "POST /v1/chat/completions HTTP/1.1" 200 OK`),
+		[]byte(`[2026-08-01 22:50:01 DP0 TP0 EP0] Cache flushed successfully! and a few more words as there are in others`),
+	}
+	s := &source{st: newState(Options{Engine: SGLang}), name: "log"}
+	b.SetBytes(int64(len(lines[0]) + len(lines[1]) + 2))
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, line := range lines {
+			s.lr.line++
+			if err := s.line(line); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}

@@ -263,6 +263,7 @@ func TestPackedAndOddText(t *testing.T) {
 		"zstd":           zst(log),
 		"CRLF":           strings.ReplaceAll(log, "\n", "\r\n"),
 		"hole":           strings.Repeat("\x00", 5000) + log,
+		"colours":        strings.NewReplacer("[2025", "\x1b[2m[2025", "TP0]", "TP0]\x1b[0m", ": 8,", ": \x1b[1m8\x1b[0m,").Replace(log),
 		"huge line":      strings.Repeat("x", maxLine+chunk) + "Decode batch, #running-req: 1\n" + log,
 		"no last end":    strings.TrimSuffix(log, "\n"),
 	} {

@@ -17,7 +17,7 @@ var (
 	wMostReqs    = []byte("Maximum concurrency for ")
 	wAtom        = []byte("[atom ")
 	wRequest     = []byte("ReqTimeStats(")
-	wHTTP        = []byte(" HTTP/1.")
+	wHTTP        = []byte("HTTP/1.")
 	wRunning     = []byte("#running-req: ")
 	wKVRoute     = []byte(`{"kvroute":`)
 )
@@ -26,13 +26,6 @@ var (
 func (s *source) line(line []byte) error {
 	if s.scrape != nil {
 		return s.scrape.line(line)
-	}
-	if bytes.IndexByte(line, 0) >= 0 {
-		// Files that were cut while written to begin with a hole.
-		if line = bytes.TrimLeft(line, "\x00"); len(line) == 0 || bytes.IndexByte(line, 0) >= 0 {
-			s.other(kindBinary, line)
-			return nil
-		}
 	}
 	// Where the line before had it is the best guess.
 	if at := s.guess; at+len(wDecodeBatch) <= len(line) && string(line[at:at+len(wDecodeBatch)]) == "Decode batch" {
@@ -80,14 +73,23 @@ func (s *source) decolored(line []byte) []byte {
 
 // otherLine takes lines in that are not about a batch of SGLang.
 func (s *source) otherLine(line []byte) error {
+	if bytes.IndexByte(line, 0) >= 0 {
+		// Files that were cut while written to begin with a hole.
+		if line = bytes.TrimLeft(line, "\x00"); len(line) == 0 || bytes.IndexByte(line, 0) >= 0 {
+			s.other(kindBinary, line)
+			return nil
+		}
+	}
 	switch {
 	case len(line) == 0:
 		s.other(kindEmpty, line)
+	case bytes.Contains(line, wHTTP): // first, as most others are of these
+		s.other(kindAccess, line)
 	case bytes.Contains(line, wAvg):
 		return s.vllmLine(line)
 	case bytes.Contains(line, wSpec), bytes.Contains(line, wSpecV0):
 		s.vllmSpec(line)
-	case bytes.Contains(line, wPool):
+	case bytes.IndexByte(line, '=') >= 0 && bytes.Contains(line, wPool):
 		return s.sglangPool(line)
 	case bytes.Contains(line, wKVSize), bytes.Contains(line, wMostReqs):
 		s.vllmPool(line)
@@ -97,8 +99,6 @@ func (s *source) otherLine(line []byte) error {
 		s.other(kindRequest, line)
 	case bytes.Contains(line, wRunning):
 		s.leave(leftBare, line)
-	case bytes.Contains(line, wHTTP):
-		s.other(kindAccess, line)
 	case s.lr.line == 1 && bytes.HasPrefix(line, wKVRoute):
 		return s.fail("this is a file of kvroute, not an engine's log", "kvroute fit takes recordings of kvroute serve --record")
 	default:
@@ -129,7 +129,7 @@ func (s *source) rareLine(line []byte) error {
 			return nil
 		}
 	}
-	if binary(line) {
+	if s.st.decided.Line == 0 && binary(line) { // tells only where nothing else is found
 		s.other(kindBinary, line)
 		return nil
 	}

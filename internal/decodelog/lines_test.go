@@ -218,3 +218,11 @@ func TestErrorsAreTyped(t *testing.T) {
 		t.Errorf("error of each came back as %v", err)
 	}
 }
+
+// The form of models with sliding windows has two counts of tokens; what is held is the full one.
+func TestSlidingWindow(t *testing.T) {
+	got, rep := must(t, Options{}, "log", "[2026-01-01 00:00:05 TP0] Decode batch, #running-req: 4, #full token: 4000, full token usage: 0.40, #swa token: 300, swa token usage: 0.10, cuda graph: True, gen throughput (token/s): 100.00, #queue-req: 0\n")
+	if len(got) != 1 || got[0].Held != 4000 || got[0].Step != 0.04 || !strings.Contains(strings.Join(rep.Notes, ""), "sliding window") {
+		t.Errorf("samples %+v, notes %q", got, rep.Notes)
+	}
+}

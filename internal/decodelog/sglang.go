@@ -50,6 +50,7 @@ const (
 	torn
 	unread
 	foreign
+	windowed // layers that hold a window of the context only
 )
 
 // batch is a decode line's fields.
@@ -111,7 +112,7 @@ func (b *batch) usual(f []byte) int {
 			key, to, bit = len("#running-req: "), &b.running, haveRunning
 		} else if is("#token: ") {
 			key, to, bit = len("#token: "), &b.tokens, haveTokens
-		} else if len(f) > 1 && f[1] != 'f' && f[1] != 'g' { // nothing that is needed
+		} else if len(f) > 1 && f[1] != 'f' && f[1] != 'g' && f[1] != 's' { // nothing that is needed
 			k := bytes.IndexByte(f, ',')
 			if k < 0 {
 				k = len(f)
@@ -176,6 +177,9 @@ func (b *batch) unusual(f []byte) int {
 		if bytes.IndexByte(key, '[') >= 0 {
 			b.have |= torn
 		}
+		if string(key) == "#swa token" {
+			b.have |= windowed
+		}
 	}
 	return i + n
 }
@@ -236,7 +240,13 @@ func (b *batch) number(to *float64, bit have, f []byte) int {
 
 // decodeLine takes in a decode line of SGLang; the words "Decode batch" are line[at:end].
 func (s *source) decodeLine(line []byte, at, end int) error {
-	if bytes.IndexByte(line, 0x1b) >= 0 {
+	colored := bytes.IndexByte(line[:at], 0x1b) >= 0
+	var b batch
+	if !colored {
+		b.parse(line[end:])
+		colored = b.have&(torn|unread) != 0 && bytes.IndexByte(line[end:], 0x1b) >= 0
+	}
+	if colored {
 		line = s.decolored(line)
 		k := bytes.Index(line, wDecodeBatch)
 		if k < 0 {
@@ -244,9 +254,9 @@ func (s *source) decodeLine(line []byte, at, end int) error {
 			return nil
 		}
 		at, end = k, k+len(wDecodeBatch)
+		b = batch{}
+		b.parse(line[end:])
 	}
-	var b batch
-	b.parse(line[end:])
 	if b.have == 0 { // prose
 		s.other(kindOther, line)
 		return nil
@@ -333,6 +343,9 @@ func (s *source) emit(b *batch, p *prefix, r *rankLog, at int64, weight float64,
 	if b.pre > 0 && !s.st.pre {
 		s.st.pre = true
 		s.st.note("pre-allocated tokens are subtracted; their share is told in two decimals, which makes 0.5 %% of the pool")
+	}
+	if b.have&windowed != 0 && s.st.once("windowed") {
+		s.st.note("layers with a sliding window: tokens held are those of the layers that see all of the context")
 	}
 	e := s.slot(at)
 	e.Rank, e.Step, e.Running, e.Accept = p.rank, b.step(), b.running, b.accept
