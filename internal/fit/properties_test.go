@@ -54,7 +54,7 @@ func exact(a, b, c float64, bins, ranks int) []decodelog.Sample {
 }
 
 func TestExactPlanesAreFoundExactly(t *testing.T) {
-	for _, p := range [][3]float64{{0.018, 5e-4, 1.5e-8}, {0.2, 1e-5, 1e-9}, {0.001, 0.004, 3e-7}} {
+	for _, p := range [][3]float64{{0.018, 5e-4, 1.5e-8}, {0.2, 1e-4, 2e-8}, {0.001, 0.004, 3e-7}} {
 		for _, ranks := range []int{2, 8} {
 			r := fitSamples(exact(p[0], p[1], p[2], 200, ranks), fit.Options{})
 			name := fmt.Sprint(p, " ", ranks, " ranks")
