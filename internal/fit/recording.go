@@ -195,7 +195,7 @@ func (rd *recordings) decision(run *recordedRun, rec *record.Record) error {
 		rd.other("prefills", rec)
 		return nil
 	}
-	sequences := max(rec.Req.N, 1) * int64(1+len(rec.Req.More))
+	sequences := min(max(rec.Req.N, 1), 1<<20) * int64(1+len(rec.Req.More))
 	run.byNumber[d.Seq] = len(run.jobs)
 	run.jobs = append(run.jobs, job{
 		number: d.Seq, rank: int32(c.Target), line: int32(rec.Line), file: rec.File, mixed: c.Role != score.Decode,

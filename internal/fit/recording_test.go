@@ -209,3 +209,24 @@ func TestRecordingErrors(t *testing.T) {
 		}
 	}
 }
+
+// FuzzReadRecording: no recording makes the reader panic or yield what is not a number.
+func FuzzReadRecording(f *testing.F) {
+	worker := `{"type":"worker","op":"join","w":0,"key":"k","role":"mixed","block_size":16}` + "\n"
+	f.Add(heading + worker + decided(1, "mixed", 100) + decided(2, "mixed", 7) + loaded("first", 1, 1e9, -1) + loaded("first", 2, 2e9, -1) + loaded("release", 1, 3e9, 101) + loaded("release", 2, 4e9, 1<<62))
+	f.Add(heading + worker + strings.Replace(decided(1, "mixed", 1<<62), `"w"`, `"n":9223372036854775807,"w"`, 1) + loaded("first", 1, -1<<62, -1) + loaded("release", 1, 1<<62, 20))
+	f.Fuzz(func(t *testing.T, in string) {
+		src := []decodelog.Source{{Name: "rec", R: strings.NewReader(in)}}
+		rep, err := fit.ReadRecording(context.Background(), src, decodelog.Options{}, func(s *decodelog.Sample) error {
+			for _, v := range []float64{s.Step, s.Running, s.Held, s.Weight} {
+				if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+					t.Fatalf("sample %+v", *s)
+				}
+			}
+			return nil
+		})
+		if err == nil && rep.Used == 0 {
+			t.Fatal("nothing was used, without an error")
+		}
+	})
+}
