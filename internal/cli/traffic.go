@@ -228,6 +228,14 @@ func count(sources []trace.Source, paths []string, p *progress) {
 	if p == nil {
 		return
 	}
+	tell := telling(paths, p)
+	for i := range sources {
+		sources[i].R = counted{sources[i].R, tell}
+	}
+}
+
+// telling adds up what is read of all paths.
+func telling(paths []string, p *progress) func(n int) {
 	total := 0
 	for _, path := range paths {
 		st, err := os.Stat(path)
@@ -238,11 +246,9 @@ func count(sources []trace.Source, paths []string, p *progress) {
 		total += int(st.Size())
 	}
 	done := 0
-	for i := range sources {
-		sources[i].R = counted{sources[i].R, func(n int) {
-			done += n
-			p.step(done, total)
-		}}
+	return func(n int) {
+		done += n
+		p.step(done, total)
 	}
 }
 

@@ -1,0 +1,218 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvroute/kvroute/internal/decodelog"
+	"github.com/kvroute/kvroute/internal/fit"
+)
+
+const (
+	groupLogs = "Decode logs"
+	groupFit  = "Fit"
+)
+
+// fitFlags are the flags of fit.
+type fitFlags struct {
+	paths      []string
+	engine     string
+	poolTokens int64
+	minStep    time.Duration
+	maxStep    time.Duration
+	year       int
+
+	bin       time.Duration
+	bootstrap int
+	holdout   float64
+	seed      uint64
+
+	format string
+	ascii  bool
+}
+
+func (a *app) newFit() *cobra.Command {
+	var f fitFlags
+	cmd := &cobra.Command{
+		Use:   "fit LOG…",
+		Short: "Find the decode request weight in engines' decode logs",
+		Long: `Fits the time of a decode step, a + b·R + c·T, to what engines log: R the
+requests and T the tokens of context on the busiest rank. The weight W = b/c is
+the context, in tokens, that costs a step as much as one more request does:
+what serve, sim and replay take as --decode-request-weight.
+
+Logs are decode lines of SGLang (also with ranks, speculation, prefixes of
+containers, several files, rotated and packed ones), statistics lines of vLLM
+or its metrics scraped over time, and recordings of kvroute serve. - is stdin.
+
+The verdict is good, weak or refused, with the reasons; a refused fit ends with
+exit code 3. Each reason is explained in docs/fit.md.`,
+		Example: `  kvroute fit traces/decode/g52-pd-dp8-nomtp.log.gz
+  # for scripts
+  zcat traces/decode/g52-pd-dp8-nomtp.log.gz | kvroute fit - -o json`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("no log", cmd.CommandPath(), "no file is given", "name decode logs, or - for stdin")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.paths = args
+			return a.fit(cmd.Context(), &f)
+		},
+	}
+	bindFitInput(cmd, &f)
+	bindFitModel(cmd, &f)
+	bindOutput(cmd, &f.format, formatTable, formatJSON, formatJSONL, formatCSV)
+	bindSwitch(cmd, cmd.Flags(), spec{name: "ascii", group: groupOutput, usage: "draw the picture of the table in ASCII, also off a terminal"}, &f.ascii)
+	return cmd
+}
+
+func bindFitInput(cmd *cobra.Command, f *fitFlags) {
+	fs := cmd.Flags()
+	engines := []string{string(decodelog.Auto), string(decodelog.SGLang), string(decodelog.VLLM), string(decodelog.ATOM), string(decodelog.KVRoute)}
+	bind(cmd, fs, spec{
+		name: "engine", arg: "NAME", def: engines[0], group: groupLogs, values: engines, local: true,
+		usage: "whose logs they are: auto looks at the content; sglang, vllm, atom, kvroute (recordings)",
+	}, &f.engine, oneOf(engines...))
+	bind(cmd, fs, spec{
+		name: "pool-tokens", arg: "TOKENS", group: groupLogs, local: true,
+		usage: "KV pool of a rank, where the log tells its use as a share only and not its size",
+	}, &f.poolTokens, countBetween(1, 1<<40))
+	bind(cmd, fs, spec{
+		name: "min-step", arg: "TIME", def: "5ms", group: groupLogs, local: true,
+		usage: "leave out lines whose decode step is shorter",
+	}, &f.minStep, spanAtLeast(time.Nanosecond))
+	bind(cmd, fs, spec{
+		name: "max-step", arg: "TIME", def: "250ms", group: groupLogs, local: true,
+		usage: "leave out lines whose decode step is longer: pauses and idle times",
+	}, &f.maxStep, spanAtLeast(time.Nanosecond))
+	bind(cmd, fs, spec{
+		name: "year", arg: "YEAR", group: groupLogs, local: true,
+		usage: "year of dates that have none",
+	}, &f.year, intBetween(1970, 9999))
+}
+
+func bindFitModel(cmd *cobra.Command, f *fitFlags) {
+	fs := cmd.Flags()
+	bind(cmd, fs, spec{
+		name: "bin", arg: "TIME", def: time.Duration(fit.DefaultBinNS).String(), group: groupFit, local: true,
+		usage: "lines of so long a time are one observation: the median step, the busiest rank",
+	}, &f.bin, spanAtLeast(100*time.Millisecond))
+	bind(cmd, fs, spec{
+		name: "bootstrap", arg: "N", def: fmt.Sprint(fit.DefaultDraws), group: groupFit, local: true,
+		usage: "draws of the block bootstrap that intervals come from",
+	}, &f.bootstrap, intBetween(20, 100_000))
+	bind(cmd, fs, spec{
+		name: "holdout", arg: "SHARE", def: fmt.Sprint(fit.DefaultHoldout), group: groupFit, local: true,
+		usage: "share of the log, its end, that the error of a fit on the rest is measured on",
+	}, &f.holdout, parseHoldout)
+	bind(cmd, fs, spec{name: "seed", arg: "N", def: "0", group: groupFit, local: true, usage: "seed of the bootstrap"}, &f.seed, parseSeed)
+}
+
+// parseHoldout reads a share that leaves something to fit and something to hold out.
+func parseHoldout(s string) (float64, error) {
+	x, err := parsePositive(s)
+	if err == nil && x > 0.9 {
+		err = &valueError{why: "more than 0.9"}
+	}
+	return x, err
+}
+
+func (f *fitFlags) logOptions() decodelog.Options {
+	return decodelog.Options{
+		Engine: decodelog.Engine(f.engine), PoolTokens: f.poolTokens, Year: f.year,
+		MinStep: f.minStep.Seconds(), MaxStep: f.maxStep.Seconds(),
+	}
+}
+
+func (f *fitFlags) fitOptions() fit.Options {
+	return fit.Options{BinNS: f.bin.Nanoseconds(), Draws: f.bootstrap, Seed: f.seed, Holdout: f.holdout}
+}
+
+// fitted is a fit with what it was made from.
+type fitted struct {
+	*fit.Result
+	log   *decodelog.Report
+	names []string // of the logs, by Source
+	flags *fitFlags
+}
+
+// check finds what is wrong with flags that do not fit together.
+func (f *fitFlags) check() error {
+	if f.minStep >= f.maxStep {
+		return usage("no step can be used", "--min-step", fmt.Sprintf("%s is not below --max-step %s", f.minStep, f.maxStep), "")
+	}
+	return nil
+}
+
+func (a *app) fit(ctx context.Context, f *fitFlags) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	res, err := a.fitLogs(ctx, f)
+	if err != nil {
+		return err
+	}
+	if err := a.emit(func(w io.Writer) error { return a.writeFit(w, res) }); err != nil {
+		return err
+	}
+	return res.refusal()
+}
+
+// fitLogs reads all logs to their ends and fits them.
+func (a *app) fitLogs(ctx context.Context, f *fitFlags) (*fitted, error) {
+	sources, closeAll, err := a.openLogs(ctx, f)
+	defer closeAll()
+	if err != nil {
+		return nil, err
+	}
+	p := a.newProgress("bytes read")
+	defer p.finish()
+	countLogs(sources, f.paths, p)
+	read, err := readerOf(f, sources)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	fitter := fit.New(f.fitOptions())
+	rep, err := read(ctx, sources, f.logOptions(), func(s *decodelog.Sample) error { fitter.Add(s); return nil })
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		return nil, logFault(err)
+	}
+	p.finish()
+	fitter.Describe(rep)
+	return newFitted(fitter.Result(), rep, sources, f), nil
+}
+
+func newFitted(res *fit.Result, rep *decodelog.Report, sources []decodelog.Source, f *fitFlags) *fitted {
+	r := &fitted{Result: res, log: rep, flags: f}
+	for _, s := range sources {
+		r.names = append(r.names, s.Name)
+	}
+	return r
+}
+
+// refusal is the fault of a refused fit; nil where it is not.
+func (r *fitted) refusal() error {
+	if r.Verdict != fit.Refused {
+		return nil
+	}
+	f := &fault{code: exitThreshold, what: "the fit is refused", why: "no reason was found"}
+	for _, reason := range r.Reasons {
+		if reason.Refuses {
+			f.why, f.hint = reason.Text, reason.Hint
+			break
+		}
+	}
+	return f
+}

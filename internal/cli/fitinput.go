@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kvroute/kvroute/internal/decodelog"
+	"github.com/kvroute/kvroute/internal/fit"
+)
+
+// openLogs opens the logs in order. The caller calls closeAll in any case.
+func (a *app) openLogs(ctx context.Context, f *fitFlags) (sources []decodelog.Source, closeAll func(), err error) {
+	var files []io.Closer
+	closeAll = func() {
+		for _, f := range files {
+			_ = f.Close() // only read from
+		}
+	}
+	if err := onceStdin(f.paths); err != nil {
+		return nil, closeAll, err
+	}
+	for _, p := range f.paths {
+		if p == "-" {
+			sources = append(sources, decodelog.Source{Name: "stdin", R: newPatient(ctx, a.stdin)})
+			continue
+		}
+		r, err := openInput(ctx, p)
+		if ctx.Err() != nil {
+			return nil, closeAll, ctx.Err()
+		}
+		if err != nil {
+			return nil, closeAll, logFileFault(p, err)
+		}
+		files = append(files, r)
+		sources = append(sources, decodelog.Source{Name: p, R: r})
+	}
+	return sources, closeAll, nil
+}
+
+func onceStdin(paths []string) error {
+	seen := false
+	for _, p := range paths {
+		if p == "-" && seen {
+			return usage("stdin twice", "-", "it can be read only once", "")
+		}
+		seen = seen || p == "-"
+	}
+	return nil
+}
+
+// logFileFault words why a log cannot be opened, with the nearest name in its folder.
+func logFileFault(path string, err error) error {
+	f := usage("cannot read log "+path, "", pathWhy(err), "")
+	switch {
+	case errors.Is(err, errFolder):
+		f.hint = "name the files in it, as in " + filepath.Join(path, "*.log")
+	case errors.Is(err, fs.ErrNotExist):
+		var names []string
+		entries, _ := os.ReadDir(filepath.Dir(path)) // no folder, no names: the hint is a courtesy
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		if near := didYouMean(filepath.Base(path), names); strings.HasPrefix(near, "did you mean") {
+			f.hint, _, _ = strings.Cut(near, " (one of")
+		}
+	}
+	return f
+}
+
+// countLogs makes progress of what is read: bytes as they lie in the files, packed or not.
+func countLogs(sources []decodelog.Source, paths []string, p *progress) {
+	if p == nil {
+		return
+	}
+	tell := telling(paths, p)
+	for i := range sources {
+		sources[i].R = counted{sources[i].R, tell}
+	}
+}
+
+// logReader is decodelog.Read or what stands for it.
+type logReader func(context.Context, []decodelog.Source, decodelog.Options, func(*decodelog.Sample) error) (*decodelog.Report, error)
+
+// headSize is enough to know a recording by, packed or not.
+const headSize = 4096
+
+// readerOf finds out whether the inputs are recordings of kvroute, which are read in another way. Inputs are read
+// ahead for it.
+func readerOf(f *fitFlags, sources []decodelog.Source) (logReader, error) {
+	switch decodelog.Engine(f.engine) {
+	case decodelog.KVRoute:
+		return fit.ReadRecording, nil
+	case decodelog.Auto:
+	default:
+		return decodelog.Read, nil
+	}
+	var is, isNot string
+	for i := range sources {
+		b := bufio.NewReaderSize(sources[i].R, headSize)
+		head, err := b.Peek(headSize)
+		sources[i].R = b // an error other than the end comes again with the next read
+		if err == nil || errors.Is(err, io.EOF) {
+			if fit.IsRecording(head) {
+				is = sources[i].Name
+				continue
+			}
+		}
+		isNot = sources[i].Name
+	}
+	switch {
+	case is == "":
+		return decodelog.Read, nil
+	case isNot != "":
+		return nil, usage("cannot fit both", "", fmt.Sprintf("%s is a recording of kvroute serve, %s is not", is, isNot), "fit them one by one")
+	}
+	return fit.ReadRecording, nil
+}
+
+// logFault gives a reader's error its exit code: damaged data is work that failed, everything else is the wrong
+// input.
+func logFault(err error) error {
+	var e *decodelog.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	f := &fault{code: exitUsage, what: "cannot fit", why: err.Error(), hint: e.Hint, err: err}
+	if e.Err != nil {
+		f.code = exitFailed
+	}
+	return f
+}
