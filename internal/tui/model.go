@@ -145,7 +145,7 @@ func New(src Source, o Options) Model {
 	// terminal pastes comes as a message.
 	m.input.KeyMap.Paste = key.NewBinding()
 	m.turns = map[string][]turn{}
-	m.pic = draw(nil, order{}, &m.lists, "")
+	m.pic = draw(nil, order{}, &m.lists, "", nil)
 	return m
 }
 

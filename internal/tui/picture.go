@@ -20,11 +20,15 @@ type picture struct {
 	prefixes []int            // into snap.Cache.Prefixes, of the worker on the worker page, in the tree's order
 	ownPicks []int            // into snap.Picks, newest first
 	picks    []int            // into snap.Picks, newest first
+	sortedMS int64            // when columns were sorted
 	columns  []int            // into snap.Cache.Prefixes, hottest first
 	depth    []int            // of each prefix in the tree
 	holds    []map[string]int // of each prefix: blocks by route key
 	top      uint32           // highest span in any target's history
 }
+
+// prefixName names a prefix: hashes are a model's own.
+type prefixName struct{ model, hash string }
 
 // row is a line of the table of targets: a group's head (worker -1) or a target.
 type row struct {
@@ -67,8 +71,12 @@ type order struct {
 	reverse bool
 }
 
-// draw makes a picture.
-func draw(s *snapshot.Snapshot, o order, lists *[numPanels]list, worker string) *picture {
+// columnsRestMS is how long the cache map's columns keep their places: uses change with every request, and columns
+// that dance can be neither read nor sent cheaply.
+const columnsRestMS = 10_000
+
+// draw makes a picture. Of the last one, old, the cache map's columns keep their order for a while.
+func draw(s *snapshot.Snapshot, o order, lists *[numPanels]list, worker string, old *picture) *picture {
 	p := &picture{snap: s, byKey: map[string]int{}}
 	if s == nil {
 		return p
@@ -86,7 +94,7 @@ func draw(s *snapshot.Snapshot, o order, lists *[numPanels]list, worker string) 
 			p.warnings = append(p.warnings, i)
 		}
 	}
-	p.tree(worker, parseFilter(lists[prefixesPanel].filter), parseFilter(lists[cachePanel].filter))
+	p.tree(worker, parseFilter(lists[prefixesPanel].filter), parseFilter(lists[cachePanel].filter), old)
 	p.feed(worker, parseFilter(lists[picksPanel].filter), parseFilter(lists[ownPicksPanel].filter))
 	return p
 }
@@ -206,20 +214,19 @@ func natural(a, b string) int {
 }
 
 // tree orders the prefixes: those of the worker as a tree, all as columns of the cache map.
-func (p *picture) tree(worker string, own, all filter) {
+func (p *picture) tree(worker string, own, all filter, old *picture) {
 	ps := p.snap.Cache.Prefixes
 	p.depth = make([]int, len(ps))
 	p.holds = make([]map[string]int, len(ps))
-	type name struct{ model, hash string }
-	depth := make(map[name]int, len(ps))
+	depth := make(map[prefixName]int, len(ps))
 	for i := range ps {
 		x := &ps[i]
 		if x.Parent != "" {
-			if d, ok := depth[name{x.Model, x.Parent}]; ok {
+			if d, ok := depth[prefixName{x.Model, x.Parent}]; ok {
 				p.depth[i] = d + 1
 			}
 		}
-		depth[name{x.Model, x.Hash}] = p.depth[i]
+		depth[prefixName{x.Model, x.Hash}] = p.depth[i]
 		p.holds[i] = make(map[string]int, len(x.Holders))
 		for _, h := range x.Holders {
 			p.holds[i][h.RouteKey] = h.Blocks
@@ -232,8 +239,24 @@ func (p *picture) tree(worker string, own, all filter) {
 			p.columns = append(p.columns, i)
 		}
 	}
+	place := make(map[prefixName]int)
+	p.sortedMS = p.snap.AtMS
+	if old != nil && old.snap != nil && p.snap.AtMS >= old.sortedMS && p.snap.AtMS-old.sortedMS < columnsRestMS {
+		p.sortedMS = old.sortedMS
+		for c, i := range old.columns {
+			x := &old.snap.Cache.Prefixes[i]
+			place[prefixName{x.Model, x.Hash}] = c + 1
+		}
+	}
+	at := func(x *snapshot.Prefix) int { // new ones come last
+		if c := place[prefixName{x.Model, x.Hash}]; c > 0 {
+			return c
+		}
+		return len(ps) + len(place) + 1
+	}
 	slices.SortStableFunc(p.columns, func(a, b int) int {
-		return cmp.Or(cmp.Compare(ps[b].Uses, ps[a].Uses), cmp.Compare(ps[a].From, ps[b].From), cmp.Compare(ps[a].Hash, ps[b].Hash))
+		x, y := &ps[a], &ps[b]
+		return cmp.Or(cmp.Compare(at(x), at(y)), cmp.Compare(y.Uses, x.Uses), cmp.Compare(x.From, y.From), cmp.Compare(x.Hash, y.Hash))
 	})
 }
 

@@ -76,7 +76,7 @@ func fleetScene(n int, roles []string, ms int64) *snapshot.Snapshot {
 	}
 	s.Cache.Distinct = s.Cache.Held * 7 / 10
 	s.Cache.Sampled = 1000
-	addPrefixes(s, r)
+	addPrefixes(s, ms)
 	addPicks(s, ms)
 	if n > 1 {
 		s.Warnings = []snapshot.Warning{
@@ -88,23 +88,29 @@ func fleetScene(n int, roles []string, ms int64) *snapshot.Snapshot {
 	return s
 }
 
-func addPrefixes(s *snapshot.Snapshot, r *rand.Rand) {
+// addPrefixes adds four trees of prefixes. Every second a tenth of what is held changes, and uses go up and down.
+func addPrefixes(s *snapshot.Snapshot, ms int64) {
 	if len(s.Workers) == 0 {
 		return
 	}
+	r := rand.New(rand.NewPCG(uint64(len(s.Workers)), 3))
+	sec := uint64(ms / 1000)
 	var add func(parent string, from, depth int)
 	add = func(parent string, from, depth int) {
 		for c := range 3 - depth {
+			n := uint64(len(s.Cache.Prefixes))
+			now := rand.New(rand.NewPCG(n, sec))
 			x := snapshot.Prefix{
 				Hash: fmt.Sprintf("%016x", r.Uint64()), Parent: parent, Model: s.Workers[0].Model, From: from, Blocks: 8 << (depth + c),
-				Uses: 400/(depth+1)/(c+1) + r.IntN(9), LastMS: s.AtMS - int64(r.IntN(40_000)),
+				Uses: 400/(depth+1)/(c+1) + now.IntN(9), LastMS: s.AtMS - int64(now.IntN(40_000)),
 			}
 			for i := range s.Workers {
-				switch r.IntN(4) {
+				cell := rand.New(rand.NewPCG(n<<32|uint64(i), (sec+n+uint64(i))/10))
+				switch cell.IntN(4) {
 				case 0:
 					x.Holders = append(x.Holders, snapshot.Holder{RouteKey: s.Workers[i].RouteKey, Blocks: x.Blocks})
 				case 1:
-					x.Holders = append(x.Holders, snapshot.Holder{RouteKey: s.Workers[i].RouteKey, Blocks: 1 + r.IntN(x.Blocks)})
+					x.Holders = append(x.Holders, snapshot.Holder{RouteKey: s.Workers[i].RouteKey, Blocks: 1 + cell.IntN(x.Blocks)})
 				}
 			}
 			s.Cache.Prefixes = append(s.Cache.Prefixes, x)

@@ -89,7 +89,7 @@ func (m *Model) linkState() (string, tone, string) {
 	case Connecting:
 		return t.g.wait, warn, join("connecting")
 	case Lost:
-		return t.g.bad, bad, join("stale "+age(m.staleMS())) + "; trying again"
+		return t.g.bad, bad, "stale " + age(m.staleMS())
 	case Ended:
 		return t.g.off, dim, join("played to the end")
 	}

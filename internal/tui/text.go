@@ -33,7 +33,7 @@ func clean(s string, ascii bool) string {
 		return s
 	}
 	var b strings.Builder
-	for _, r := range ansi.Strip(s) {
+	for _, r := range ansi.Strip(strings.ToValidUTF8(s, "\ufffd")) {
 		switch {
 		case r == '\t' || r == '\n' || r == '\r':
 			b.WriteByte(' ')

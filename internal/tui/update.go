@@ -154,7 +154,7 @@ func (m *Model) redraw() {
 			m.worker = s.Workers[0].RouteKey
 		}
 	}
-	m.pic = draw(s, m.order, &m.lists, m.worker)
+	m.pic = draw(s, m.order, &m.lists, m.worker, m.pic)
 }
 
 // watchTrust keeps the turns of trust between two snapshots.

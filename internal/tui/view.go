@@ -244,6 +244,15 @@ func (m *Model) about() string {
 	t := m.theme
 	l := m.line(m.w)
 	l.put(plain, " ")
+	if m.update.Link == Lost {
+		says := "stale " + age(m.staleMS())
+		if r := t.text(m.update.Reason); r != "" {
+			says += ": " + r
+		}
+		const tail = "; trying again"
+		l.f = normal
+		return l.put(bad, t.g.bad+" "+t.cut(says, l.room()-2-len(tail))+tail).end()
+	}
 	if p := m.update.Play; p != nil {
 		return m.playLine(l, p)
 	}

@@ -66,10 +66,11 @@ func (m *Model) mapHeads() []string {
 	}
 	uses, marks := m.line(m.w).put(plain, " ").col(dim, "uses", name), m.line(m.w).put(plain, " ").col(dim, "", name)
 	top := 1
-	if len(m.pic.columns) > 0 {
-		top = max(1, m.pic.snap.Cache.Prefixes[m.pic.columns[0]].Uses)
+	for _, i := range m.pic.columns {
+		top = max(top, m.pic.snap.Cache.Prefixes[i].Uses)
 	}
 	at := m.columnAt()
+	var heights strings.Builder
 	for c := m.left; c < min(len(m.pic.columns), m.left+n); c++ {
 		u := m.pic.snap.Cache.Prefixes[m.pic.columns[c]].Uses
 		levels := len(t.g.spark) - 1
@@ -77,14 +78,14 @@ func (m *Model) mapHeads() []string {
 		if u > 0 {
 			i = min(levels, 1+u*(levels-1)/top)
 		}
-		uses.put(cool, t.g.spark[i]).put(plain, " ")
+		heights.WriteString(t.g.spark[i] + " ")
 		mark := " "
 		if c == at {
 			mark = t.g.down
 		}
 		marks.put(accent, mark).put(plain, " ")
 	}
-	uses.to(m.w-7).num(dim, "blocks", 6)
+	uses.put(cool, heights.String()).to(m.w-7).num(dim, "blocks", 6)
 	return []string{legend.end(), uses.end(), marks.end()}
 }
 
@@ -101,29 +102,30 @@ func (m *Model) mapRow(i int, selected bool) string {
 	}
 	glyph, gk := t.grade(gradeOf(w))
 	l.put(accent, mark).put(gk, glyph+" ").col(k, t.text(w.RouteKey), m.mapName()-2)
+	var cells strings.Builder // in one tone: a change of style costs more bytes than a cell
 	for c := m.left; c < min(len(m.pic.columns), m.left+m.mapColumns()); c++ {
 		n := m.pic.columns[c]
 		x := &m.pic.snap.Cache.Prefixes[n]
-		if x.Model != w.Model {
-			l.put(plain, "  ")
-			continue
+		cell := " "
+		if x.Model == w.Model {
+			cell = t.heat(m.pic.holds[n][w.RouteKey], x.Blocks)
 		}
-		cell, ck := t.heat(m.pic.holds[n][w.RouteKey], x.Blocks)
-		l.put(ck, cell).put(plain, " ")
+		cells.WriteString(cell + " ")
 	}
+	l.put(cool, cells.String())
 	return l.to(m.w-7).num(dim, count(int64(w.BlockCount)), 6).end()
 }
 
 // heat is a cell of the map.
-func (t *theme) heat(held, blocks int) (string, tone) {
+func (t *theme) heat(held, blocks int) string {
 	last := len(t.g.heat) - 1
 	switch {
 	case held <= 0 || blocks <= 0:
-		return t.g.heat[0], dim
+		return t.g.heat[0]
 	case held >= blocks:
-		return t.g.heat[last], cool
+		return t.g.heat[last]
 	}
-	return t.g.heat[1+held*(last-1)/blocks], cool
+	return t.g.heat[1+int(int64(held)*int64(last-1)/int64(blocks))]
 }
 
 // mapDetail is what is known of the selected column.
