@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -15,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/kvroute/kvroute/internal/playback"
+	"github.com/kvroute/kvroute/internal/record"
 	"github.com/kvroute/kvroute/internal/router"
 	"github.com/kvroute/kvroute/internal/snapshot"
 	"github.com/kvroute/kvroute/internal/tui"
@@ -47,16 +48,16 @@ func (a *app) newWatch() *cobra.Command {
 		Long: `Shows what a router believes of each worker's KV cache and how far that can be
 trusted, what is in flight, every decision with its reasons, which prefixes are
 held where, and what is going wrong. URL is the router's address or that of its
-admin listener (default ` + defaultRouter + `). Nothing can be changed from here.
+admin listener (default ` + defaultRouter + `). Nothing can be changed.
 
 It outlives the router's restarts and lost connections: the last picture stays,
 marked with its age. Press ? for the keys and q to quit.
 
 Off a terminal, or with --once, it prints one snapshot and ends; with --interval
-as well, one after the other. -o json is the snapshot as docs/cli-json.md has it.
+as well, one after the other. -o json is the snapshot, see docs/cli-json.md.
 
---record keeps what was shown; --play shows it again, and recordings of serve
-too, with pause (space), speed ([ and ]) and jumps (< and >).`,
+--record keeps what was shown; --play shows it again; ? lists the keys for pause,
+speed and jumps.`,
 		Example: `  # the router on this machine
   kvroute watch
   # another one, by its admin listener
@@ -84,7 +85,7 @@ too, with pause (space), speed ([ and ]) and jumps (< and >).`,
 	bind(cmd, fs, spec{name: "interval", arg: "TIME", def: "250ms", group: groupWatch, usage: "time between two looks, 100ms to 1m"}, &f.interval, parseInterval)
 	bindSwitch(cmd, fs, spec{name: "once", group: groupWatch, usage: "print one snapshot and end, also on a terminal"}, &f.once)
 	text("record", "FILE", "keep what is shown in a file", &f.record)
-	text("play", "FILE", "show a recording: of watch, or of serve", &f.play)
+	text("play", "FILE", "show what --record kept", &f.play)
 	bind(cmd, fs, spec{name: "speed", arg: "X", def: "1", group: groupWatch, usage: "of --play"}, &f.speed, parseSpeed)
 	bindSwitch(cmd, fs, spec{name: "ascii", group: groupWatch, usage: "draw with ASCII characters only"}, &f.ascii)
 	bindSwitch(cmd, fs, spec{name: "mouse", group: groupWatch, usage: "take the wheel and clicks of a mouse"}, &f.mouse)
@@ -332,7 +333,12 @@ func openTrack(_ context.Context, name string, file *os.File, head []byte) (tui.
 	if tui.IsTape(head) {
 		return tui.OpenTape(name, file)
 	}
-	return nil, fmt.Errorf("it is no recording of kvroute watch --record")
+	track, err := playback.Open(name, file)
+	var bad *record.Error
+	if errors.As(err, &bad) && !bad.Damaged && bad.Line <= 1 {
+		return nil, errors.New("it is a recording neither of kvroute watch --record nor of kvroute serve --record")
+	}
+	return track, err
 }
 
 // readsTerminal says whether keys can be read from r.

@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+)
+
+// TestWatchMode: the screen is only for terminals, and only unless something else is asked for.
+func TestWatchMode(t *testing.T) {
+	for _, c := range []struct {
+		name                             string
+		once, json, interval, in, out, d bool
+		want                             watchMode
+	}{
+		{name: "terminal", in: true, out: true, want: watchScreen},
+		{name: "terminal, interval", in: true, out: true, interval: true, want: watchScreen},
+		{name: "terminal, once", once: true, in: true, out: true, want: watchOnce},
+		{name: "terminal, json", json: true, in: true, out: true, want: watchOnce},
+		{name: "dumb terminal", in: true, out: true, d: true, want: watchOnce},
+		{name: "pipe", in: true, want: watchOnce},
+		{name: "input from a pipe", out: true, want: watchOnce},
+		{name: "pipe, interval", interval: true, want: watchLines},
+		{name: "pipe, json, interval", json: true, interval: true, want: watchLines},
+	} {
+		f := watchFlags{once: c.once, format: formatTable}
+		if c.json {
+			f.format = formatJSON
+		}
+		if got := watchModeOf(&f, c.interval, c.in, c.out, c.d); got != c.want {
+			t.Errorf("%s: mode %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// TestWatchExitCodes: who cannot be reached is another thing than who was named wrongly.
+func TestWatchExitCodes(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"watch --once http://127.0.0.1:1", exitUnreachable, "hint: is it running"},
+		{"watch --once ftp://x", exitUsage, "a router's address looks like"},
+		{"watch --interval 1ms", exitUsage, "not between 100ms and 1m"},
+		{"watch --play no-such-file", exitUsage, "cannot play"},
+		{"watch http://127.0.0.1:1 --play x", exitUsage, "leave one out"},
+	} {
+		var out, errs bytes.Buffer
+		got := Run(context.Background(), strings.Fields(c.args), strings.NewReader(""), &out, &errs)
+		if got != c.code || !strings.Contains(errs.String(), c.want) || out.Len() > 0 {
+			t.Errorf("%s: code %d, want %d; stdout %q, stderr %q, want %q in it", c.args, got, c.code, out.String(), errs.String(), c.want)
+		}
+	}
+}
