@@ -77,7 +77,7 @@ Exit codes:
 	// The help command with cobra's own wording is replaced by --help and `kvroute help COMMAND`.
 	root.SetHelpCommand(a.newHelp())
 	root.AddCommand(
-		a.newServe(), a.newTrace(), a.newReplay(), a.newSim(), a.newFit(), a.newProfiles(), a.newExplain(), a.newTokenize(), a.newEngine(), a.newDemo(),
+		a.newServe(), a.newTrace(), a.newReplay(), a.newSim(), a.newFit(), a.newProfiles(), a.newExplain(), a.newTokenize(), a.newEngine(), a.newDemo(), a.newWatch(),
 		a.newModel(), a.newConfig(),
 		a.newVersion(), a.newCompletion(), a.newMan(),
 	)
