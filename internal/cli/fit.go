@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvroute/kvroute/internal/decodelog"
+	"github.com/kvroute/kvroute/internal/engine"
 	"github.com/kvroute/kvroute/internal/fit"
 )
 
@@ -31,8 +32,12 @@ type fitFlags struct {
 	holdout   float64
 	seed      uint64
 
-	format string
-	ascii  bool
+	format      string
+	ascii       bool
+	emitProfile string
+	profileName string
+	baseProfile string
+	force       bool
 }
 
 func (a *app) newFit() *cobra.Command {
@@ -52,6 +57,8 @@ or its metrics scraped over time, and recordings of kvroute serve. - is stdin.
 The verdict is good, weak or refused, with the reasons; a refused fit ends with
 exit code 3. Each reason is explained in docs/fit.md.`,
 		Example: `  kvroute fit traces/decode/g52-pd-dp8-nomtp.log.gz
+  # and try what it says on a trace, on a fleet with the costs that were fitted
+  kvroute fit traces/decode/g52-pd-dp8-nomtp.log.gz --emit-profile mine.yaml && kvroute sim traces/golden/sessions80-serial.jsonl.gz --engine batch --profile mine.yaml --workers 4
   # for scripts
   zcat traces/decode/g52-pd-dp8-nomtp.log.gz | kvroute fit - -o json`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -69,7 +76,22 @@ exit code 3. Each reason is explained in docs/fit.md.`,
 	bindFitModel(cmd, &f)
 	bindOutput(cmd, &f.format, formatTable, formatJSON, formatJSONL, formatCSV)
 	bindSwitch(cmd, cmd.Flags(), spec{name: "ascii", group: groupOutput, usage: "draw the picture of the table in ASCII, also off a terminal"}, &f.ascii)
+	bindFitFiles(cmd, &f)
 	return cmd
+}
+
+func bindFitFiles(cmd *cobra.Command, f *fitFlags) {
+	fs := cmd.Flags()
+	bind(cmd, fs, spec{
+		name: "emit-profile", arg: "FILE", group: groupOutput, local: true,
+		usage: "also write an engine profile with what was fitted, for sim --engine batch --profile FILE",
+	}, &f.emitProfile, parseText)
+	bind(cmd, fs, spec{name: "profile-name", arg: "NAME", group: groupOutput, local: true, usage: "name of that profile (default: the file's)"}, &f.profileName, parseText)
+	bind(cmd, fs, spec{
+		name: "base-profile", arg: "NAME|FILE", def: engine.DefaultProfile, group: groupOutput, local: true, values: engine.ProfileNames(),
+		usage: "profile that the rest of it comes from, as prefill speed and transfer, which decode logs do not tell",
+	}, &f.baseProfile, parseText)
+	bindSwitch(cmd, fs, spec{name: "force", group: groupOutput, local: true, usage: "write the profile of a refused fit, too"}, &f.force)
 }
 
 func bindFitInput(cmd *cobra.Command, f *fitFlags) {
@@ -154,9 +176,24 @@ func (a *app) fit(ctx context.Context, f *fitFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
+	out, err := a.openFitFiles(f)
+	defer out.abort()
+	if err != nil {
+		return err
+	}
 	res, err := a.fitLogs(ctx, f)
 	if err != nil {
 		return err
+	}
+	return a.deliverFit(res, out)
+}
+
+// deliverFit writes the files, then the result, so that a result on stdout means that the files are there.
+func (a *app) deliverFit(res *fitted, out *fitFiles) error {
+	if out.profile != nil {
+		if err := a.writeProfile(res, out.base, out.profile); err != nil {
+			return err
+		}
 	}
 	if err := a.emit(func(w io.Writer) error { return a.writeFit(w, res) }); err != nil {
 		return err

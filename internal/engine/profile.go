@@ -43,6 +43,9 @@ type Profile struct {
 	KVTokens          int64   `yaml:"kv_tokens"`                              // pool of one worker
 	TransferUS        float64 `yaml:"transfer_us"`                            // prefill to decode: fixed part
 	TransferUSPerKTok float64 `yaml:"transfer_us_per_thousand_tokens"`        // and for each thousand tokens sent
+
+	// Fit is there if a, b and c were fitted to logs of the engine.
+	Fit *ProfileFit `yaml:"fit,omitempty"`
 }
 
 // maxField bounds every cost, so that coefficients in ticks stay far from overflow.
@@ -95,6 +98,9 @@ func (p *Profile) Validate() error {
 	}
 	if p.KVTokens < p.BlockSize || p.KVTokens > 1<<40 {
 		bad("kv_tokens", "must be block_size (%d) to %d, is %d", p.BlockSize, int64(1)<<40, p.KVTokens)
+	}
+	if p.Fit != nil {
+		p.Fit.validate(bad)
 	}
 	return errors.Join(errs...)
 }
