@@ -73,7 +73,7 @@ func (m *Model) footer() []key.Binding {
 	bs := []key.Binding{move}
 	switch m.focus {
 	case workersPanel:
-		bs = append(bs, as(k.open, "enter", "open worker"), k.filter, k.sort)
+		bs = append(bs, as(k.open, "enter", "open worker"), k.filter, as(k.sort, "s", "sort ("+sortNames[m.order.by]+")"))
 	case warningsPanel:
 		bs = append(bs, as(k.open, "enter", "open worker"), k.filter)
 	case prefixesPanel:
@@ -84,7 +84,7 @@ func (m *Model) footer() []key.Binding {
 		bs = append(bs, as(k.open, "enter", "explain"), k.filter)
 	case cachePanel:
 		bs[0] = as(k.down, arrows+sides, "move")
-		bs = append(bs, as(k.open, "enter", "open worker"), k.filter, k.sort)
+		bs = append(bs, as(k.open, "enter", "open worker"), k.filter, as(k.sort, "s", "sort ("+sortNames[m.order.by]+")"))
 	}
 	if m.player != nil {
 		bs = append(bs, as(k.playPause, "space", "pause"), as(k.faster, "[ ]", "speed"), as(k.forward, "< >", "seek"))

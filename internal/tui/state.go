@@ -78,20 +78,13 @@ func (t *theme) grade(g grade) (string, tone) {
 // linkState is how the link stands, in a symbol, a tone and words.
 func (m *Model) linkState() (string, tone, string) {
 	t := m.theme
-	reason := t.text(m.update.Reason)
-	join := func(s string) string {
-		if reason == "" {
-			return s
-		}
-		return s + ": " + reason
-	}
 	switch m.update.Link {
 	case Connecting:
-		return t.g.wait, warn, join("connecting")
+		return t.g.wait, warn, "connecting"
 	case Lost:
 		return t.g.bad, bad, "stale " + age(m.staleMS())
 	case Ended:
-		return t.g.off, dim, join("played to the end")
+		return t.g.off, dim, "played to the end"
 	}
 	switch {
 	case m.frozen:

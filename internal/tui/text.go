@@ -236,6 +236,21 @@ func clock(ms int64) string {
 	return two(s/60) + ":" + two(s%60)
 }
 
+// name is a worker's name in w cells. Names of many workers begin alike and differ at the end: a scheme is left
+// out, and what is too long loses its beginning.
+func (t *theme) name(s string, w int) string {
+	s = t.text(s)
+	for _, scheme := range []string{"http://", "https://"} {
+		s = strings.TrimPrefix(s, scheme)
+	}
+	if n := width(s); n > w && w > 0 {
+		s = ansi.TruncateLeft(s, n-w+1, t.g.more)
+		// A wide rune cut in half leaves a cell over or one short.
+		s = t.cut(s, w)
+	}
+	return t.left(s, w)
+}
+
 // hash is a hash cut to what one can tell apart at a glance.
 func (t *theme) hash(s string) string {
 	s = t.text(s)

@@ -101,7 +101,7 @@ func (m *Model) mapRow(i int, selected bool) string {
 		}
 	}
 	glyph, gk := t.grade(gradeOf(w))
-	l.put(accent, mark).put(gk, glyph+" ").col(k, t.text(w.RouteKey), m.mapName()-2)
+	l.put(accent, mark).put(gk, glyph+" ").put(k, t.name(w.RouteKey, m.mapName()-2)+" ")
 	var cells strings.Builder // in one tone: a change of style costs more bytes than a cell
 	for c := m.left; c < min(len(m.pic.columns), m.left+m.mapColumns()); c++ {
 		n := m.pic.columns[c]

@@ -107,10 +107,11 @@ func short(n int64) string {
 	return scaled(float64(n), 2)
 }
 
-// The name's column: what it is given at least, and at most.
+// The name's column: what it is given at least, what before other columns if names are long, and at most.
 const (
-	nameMin = 10
-	nameMax = 32
+	nameMin  = 10
+	nameGood = 16
+	nameMax  = 32
 )
 
 // fitted are the columns for a width, and how wide the name is.
@@ -124,12 +125,13 @@ type fitted struct {
 func (m *Model) fit(w int) fitted {
 	longest := nameMin
 	for i := range m.pic.snap.Workers {
-		longest = max(longest, min(width(m.theme.text(m.pic.snap.Workers[i].RouteKey)), nameMax))
+		longest = max(longest, min(width(strings.TrimPrefix(m.theme.text(m.pic.snap.Workers[i].RouteKey), "http://")), nameMax))
 		if longest == nameMax || i > 256 {
 			break
 		}
 	}
-	room := w - 1 - nameMin - 1
+	name := min(longest, nameGood) // worth more than the last columns
+	room := w - 1 - name - 1
 	take := make([]bool, len(columns))
 	for rank := 1; rank <= 20; rank++ {
 		for i := range columns {
@@ -149,8 +151,8 @@ func (m *Model) fit(w int) fitted {
 			room -= c.w + 1
 		}
 	}
-	f := fitted{name: nameMin + min(room, longest-nameMin)}
-	room -= f.name - nameMin
+	f := fitted{name: name + min(room, longest-name)}
+	room -= f.name - name
 	for i, ok := range take {
 		if ok {
 			cw := columns[i].w
@@ -301,7 +303,7 @@ func (m *Model) workerRow(w int, f *fitted, i int, selected bool) string {
 	if selected {
 		k = strong
 	}
-	l.col(k, t.text(c.w.RouteKey), f.name)
+	l.put(k, t.name(c.w.RouteKey, f.name)+" ")
 	for j, n := range f.cols {
 		col := &columns[n]
 		c.width = f.ws[j]
@@ -404,7 +406,7 @@ func (m *Model) warnings(a area) []string {
 			l.put(dim, "over: ")
 		}
 		if key := t.text(x.RouteKey); key != "" && !strings.Contains(x.Text, x.RouteKey) {
-			l.put(strong, t.cut(key, 24)+" ")
+			l.put(strong, strings.TrimRight(t.name(key, 24), " ")+" ")
 		}
 		lines = append(lines, l.put(text, t.text(x.Text)).end())
 	}

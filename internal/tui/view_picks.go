@@ -18,7 +18,7 @@ func fitPicks(w int, own bool) pickColumns {
 	// basis 10, hits 11, tokens 6, margin 7, with their spaces and the mark, and the age 5
 	room := w - 1 - 11 - 12 - 7 - 8 - 5
 	take := func(on *bool, n int) {
-		if room-n >= 24 {
+		if room-n >= 22 {
 			*on = true
 			room -= n
 		}
@@ -128,10 +128,10 @@ func (m *Model) pickRow(w int, c *pickColumns, x *snapshot.Pick, selected, focus
 	}
 	l.num(hits, count(x.Hits)+"/"+count(x.Blocks), 11).num(plain, count(x.Tokens), 6)
 	if c.picked {
-		l.col(plain, t.text(x.RouteKey), c.name)
+		l.put(plain, t.name(x.RouteKey, c.name)+" ")
 	}
 	if c.runner {
-		l.col(dim, t.text(x.RunnerUp), c.other)
+		l.put(dim, t.name(x.RunnerUp, c.other)+" ")
 	}
 	l.num(plain, t.margin(x.Margin), 7)
 	if c.rule {
