@@ -56,8 +56,8 @@ marked with its age. Press ? for the keys and q to quit.
 Off a terminal, or with --once, it prints one snapshot and ends; with --interval
 as well, one after the other. -o json is the snapshot, see docs/cli-json.md.
 
---record keeps what was shown; --play shows it again; ? lists the keys for pause,
-speed and jumps.`,
+--record keeps what was shown; --play shows it again, with keys for pause, speed
+and jumps.`,
 		Example: `  # the router on this machine
   kvroute watch
   # another one, by its admin listener
