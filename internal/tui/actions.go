@@ -352,7 +352,7 @@ func (m *Model) onClick(e tea.Mouse) {
 		return
 	}
 	for _, p := range m.layout().panels {
-		if r := e.Y - p.y; e.X >= p.x && e.X < p.x+p.w && r >= 0 && r < p.rows {
+		if r := e.Y - p.y; e.X >= p.x && e.X < p.x+p.w && r >= 0 && r < p.rows && !p.decoration {
 			m.focus = p.panel
 			if i := m.lists[p.panel].top + r; m.pic.nameAt(p.panel, i) != "" {
 				m.selectRow(p.panel, i, 1)

@@ -73,11 +73,21 @@ func (m *Model) fleetLayout(body int) layout {
 		warnings = 0
 	}
 	rows := body - heads - detail - warnings
+	// What few workers leave is for the latest decisions.
+	feed := 0
+	if spare := rows - max(len(m.pic.workers)+1, 6); side == 0 && spare >= 5 {
+		feed = spare
+		rows -= feed
+	}
 	l.panels = append(l.panels, area{panel: workersPanel, y: headLines + heads, w: w, rows: rows, heads: heads})
 	y := headLines + heads + rows
 	if detail > 0 {
 		l.detail = area{y: y + 1, w: w, rows: detail - 1}
 		y += detail
+	}
+	if feed > 0 {
+		l.panels = append(l.panels, area{panel: picksPanel, y: y + 2, w: w, rows: feed - 2, heads: 1, decoration: true})
+		y += feed
 	}
 	if side == 0 {
 		l.panels = append(l.panels, area{panel: warningsPanel, y: y + 1, w: w, rows: warnings - 1})

@@ -225,7 +225,7 @@ func (m *Model) settle() {
 	for _, p := range m.layout().panels {
 		h := p.rows
 		n := m.pic.length(p.panel)
-		if h <= 0 {
+		if h <= 0 || p.decoration {
 			continue
 		}
 		ls := &m.lists[p.panel]
@@ -242,7 +242,7 @@ func (m *Model) settle() {
 		}
 		ls.top = max(0, min(top, n-h))
 	}
-	if m.page == cachePage {
+	if m.page == cachePage && m.snap() != nil {
 		m.settleColumns()
 	}
 	m.full.top = max(0, min(m.full.top, len(m.full.lines)-m.overlayRows()))

@@ -269,6 +269,9 @@ func (m *Model) about() string {
 	}
 	l.put(dim, t.text(m.name)+" "+t.g.sep+" ").put(plain, t.text(r.Policy))
 	for _, k := range slices.Sorted(maps.Keys(r.Flags)) {
+		if r.Flags[k] == nil { // not set
+			continue
+		}
 		l.put(dim, " "+t.text(strings.ReplaceAll(k, "_", "-"))+"="+t.text(fmt.Sprint(r.Flags[k])))
 		if l.room() < 30 {
 			break

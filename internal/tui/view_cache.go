@@ -8,7 +8,9 @@ import (
 )
 
 // mapName and mapColumns are how wide the cache map's names and how many its columns are.
-func (m *Model) mapName() int { return min(24, max(12, m.w/6)) }
+func (m *Model) mapName() int {
+	return min(m.longestName()+2, 26, max(12, m.w/4))
+}
 
 func (m *Model) mapColumns() int { return max(1, (m.w-1-m.mapName()-1-6-1)/2) }
 

@@ -121,15 +121,21 @@ type fitted struct {
 	ws   []int
 }
 
-// fit chooses columns by rank. What is left over goes to the name, as far as names are long, then to the reason.
-func (m *Model) fit(w int) fitted {
+// longestName is how wide the names of the first targets are, within the bounds.
+func (m *Model) longestName() int {
 	longest := nameMin
-	for i := range m.pic.snap.Workers {
-		longest = max(longest, min(width(strings.TrimPrefix(m.theme.text(m.pic.snap.Workers[i].RouteKey), "http://")), nameMax))
-		if longest == nameMax || i > 256 {
+	for i := range m.pic.snap.Workers[:min(len(m.pic.snap.Workers), 256)] {
+		longest = max(longest, width(strings.TrimRight(m.theme.name(m.pic.snap.Workers[i].RouteKey, nameMax), " ")))
+		if longest == nameMax {
 			break
 		}
 	}
+	return longest
+}
+
+// fit chooses columns by rank. What is left over goes to the name, as far as names are long, then to the reason.
+func (m *Model) fit(w int) fitted {
+	longest := m.longestName()
 	name := min(longest, nameGood) // worth more than the last columns
 	room := w - 1 - name - 1
 	take := make([]bool, len(columns))
@@ -174,7 +180,14 @@ func (m *Model) fleet() []string {
 		lines = append(lines, m.detail(lay.detail)...)
 	}
 	if lay.split == 0 {
-		return append(lines, m.warnings(lay.panels[1])...)
+		for _, a := range lay.panels[1:] {
+			if a.decoration {
+				lines = append(lines, m.latest(a)...)
+			} else {
+				lines = append(lines, m.warnings(a)...)
+			}
+		}
+		return lines
 	}
 	side := append(m.warnings(lay.panels[1]), m.latest(lay.panels[2])...)
 	sep := m.theme.paint(normal, dim, m.theme.g.sep)

@@ -135,12 +135,12 @@ func (m *Model) stateFact(l *line, w *snapshot.Worker) {
 func (m *Model) poolFact(l *line, w *snapshot.Worker) {
 	t := m.theme
 	if w.Fill != nil {
-		full, rest := t.bar(*w.Fill, min(20, l.room()/4))
+		full, rest := t.bar(*w.Fill, min(20, l.room()/5))
 		l.put(cool, full).put(dim, rest).put(strong, " "+t.right(t.share(w.Fill), 4)+"  ")
 	}
 	l.put(plain, count(int64(w.Tiers[0]))).put(dim, " blocks")
 	if w.PoolBlocks != nil && w.PageSize != nil {
-		l.put(dim, " in a pool of ").put(plain, count(*w.PoolBlocks)).put(dim, " x ").put(plain, strconv.Itoa(*w.PageSize)).put(dim, " tokens")
+		l.put(dim, ", pool ").put(plain, count(*w.PoolBlocks)).put(dim, " x ").put(plain, strconv.Itoa(*w.PageSize)).put(dim, " tok")
 	} else {
 		l.put(dim, ", pool unknown")
 	}
@@ -151,15 +151,15 @@ func (m *Model) lowerFact(l *line, w *snapshot.Worker) {
 	all := max(1, w.BlockCount)
 	for i, name := range []string{"cpu ", "disk "} {
 		n := w.Tiers[i+1]
-		full, rest := t.bar(float64(n)/float64(all), min(8, l.room()/6))
+		full, rest := t.bar(float64(n)/float64(all), min(8, l.room()/9))
 		l.put(dim, name).put(cool, full).put(dim, rest).put(plain, " "+t.right(count(int64(n)), 5)+"  ")
 	}
 	l.put(dim, "of ").put(plain, count(int64(w.BlockCount))).put(dim, " blocks")
 }
 
 func (m *Model) loadFact(l *line, w *snapshot.Worker) {
-	l.put(plain, count(w.ActiveBlocks)).put(dim, " active blocks  ").put(plain, count(w.PendingTokens)).put(dim, " pending tok  ").
-		put(plain, count(w.HeldRequests)).put(dim, " held req  ").put(plain, count(w.HeldTokens)).put(dim, " held tok")
+	l.put(dim, "active ").put(plain, count(w.ActiveBlocks)).put(dim, " blk  pending ").put(plain, count(w.PendingTokens)).
+		put(dim, " tok  held ").put(plain, count(w.HeldRequests)).put(dim, " req ").put(plain, count(w.HeldTokens)).put(dim, " tok")
 }
 
 func (m *Model) hitFact(l *line, w *snapshot.Worker) {
@@ -180,7 +180,7 @@ func (m *Model) streamFact(l *line, w *snapshot.Worker) {
 		seq = strconv.FormatUint(*s.Sequence, 10)
 	}
 	if s.LastEventMS != nil {
-		last = ago(m.nowMS() - *s.LastEventMS)
+		last = age(m.nowMS() - *s.LastEventMS)
 	}
 	l.put(dim, "sequence ").put(plain, seq).put(dim, "  last ").put(plain, last).put(dim, "  batches ").put(plain, unsignedCount(s.Batches)).
 		put(dim, "  replayed ").put(plain, unsignedCount(s.Replayed))
@@ -189,7 +189,7 @@ func (m *Model) streamFact(l *line, w *snapshot.Worker) {
 // historyFact is a sparkline of counts, the rate over its last ten seconds and the total.
 func (m *Model) historyFact(l *line, h []uint32, total uint64) {
 	t := m.theme
-	l.put(cool, t.spark(h, min(snapshot.HistoryLength, l.room()/2), 0))
+	l.put(cool, t.spark(h, min(snapshot.HistoryLength, l.room()-30), 0))
 	l.put(plain, " "+t.right(t.perSecond(h), 5)).put(dim, " blocks/s ").put(plain, unsignedCount(total)).put(dim, " in all")
 }
 
