@@ -138,8 +138,8 @@ func TestManPages(t *testing.T) {
 	}
 }
 
-// endless are commands that run until they are told to end; of their examples only the flags are tried.
-var endless = map[string]bool{"serve": true, "engine": true}
+// endless are commands that run until they are told to end, or need a router; of their examples only the flags are tried.
+var endless = map[string]bool{"serve": true, "engine": true, "watch": true}
 
 // TestExamples runs every example of every help page, as a shell would.
 func TestExamples(t *testing.T) {
