@@ -246,10 +246,10 @@ func (m *Model) about() string {
 	l.put(plain, " ")
 	if m.update.Link == Lost {
 		says := "stale " + age(m.staleMS())
-		if r := t.text(m.update.Reason); r != "" {
+		const tail = "; trying again"
+		if r := strings.TrimSuffix(t.text(m.update.Reason), tail); r != "" {
 			says += ": " + r
 		}
-		const tail = "; trying again"
 		l.f = normal
 		return l.put(bad, t.g.bad+" "+t.cut(says, l.room()-2-len(tail))+tail).end()
 	}
