@@ -56,8 +56,8 @@ marked with its age. Press ? for the keys and q to quit.
 Off a terminal, or with --once, it prints one snapshot and ends; with --interval
 as well, one after the other. -o json is the snapshot, see docs/cli-json.md.
 
---record keeps what was shown; --play shows it again, with keys for pause, speed
-and jumps.`,
+--record keeps what was shown; --play shows it again, and recordings of serve
+too, with keys for pause, speed and jumps.`,
 		Example: `  # the router on this machine
   kvroute watch
   # another one, by its admin listener
@@ -85,7 +85,7 @@ and jumps.`,
 	bind(cmd, fs, spec{name: "interval", arg: "TIME", def: "250ms", group: groupWatch, usage: "time between two looks, 100ms to 1m"}, &f.interval, parseInterval)
 	bindSwitch(cmd, fs, spec{name: "once", group: groupWatch, usage: "print one snapshot and end, also on a terminal"}, &f.once)
 	text("record", "FILE", "keep what is shown in a file", &f.record)
-	text("play", "FILE", "show what --record kept", &f.play)
+	text("play", "FILE", "show a recording: of watch, or of serve", &f.play)
 	bind(cmd, fs, spec{name: "speed", arg: "X", def: "1", group: groupWatch, usage: "of --play"}, &f.speed, parseSpeed)
 	bindSwitch(cmd, fs, spec{name: "ascii", group: groupWatch, usage: "draw with ASCII characters only"}, &f.ascii)
 	bindSwitch(cmd, fs, spec{name: "mouse", group: groupWatch, usage: "take the wheel and clicks of a mouse"}, &f.mouse)
