@@ -15,6 +15,7 @@ const (
 	Share  Unit = "share" // 0 to 1, printed in percent
 	Factor Unit = "factor"
 	Count  Unit = "count"
+	Rate   Unit = "tokens_per_s"
 )
 
 // Direction says which way a metric is better.
@@ -151,6 +152,16 @@ func makeMetrics() []Metric {
 			})
 		}
 	}
+	for _, p := range parts[1:3] {
+		// The rate that this share of requests reaches at least: the percentile is of the slow end, as with times.
+		ms = append(ms, Metric{
+			Name: "interactivity_" + p.name, Title: "interactivity " + p.name, Unit: Rate, Better: Higher, Sim: true,
+			value: func(r *Run) (float64, bool) {
+				itl := p.of(&r.Sim.ITL)
+				return 1e6 / itl, itl > 0 && r.Sim.known(&r.Sim.ITL)
+			},
+		})
+	}
 	ms = append(ms,
 		Metric{
 			Name: "makespan", Title: "makespan", Unit: Micros, Better: Lower, Sim: true,
@@ -181,6 +192,9 @@ func makeMetrics() []Metric {
 		ms[i].Field = ms[i].Name
 		if ms[i].Unit == Micros {
 			ms[i].Field += "_us"
+		}
+		if ms[i].Unit == Rate {
+			ms[i].Field += "_tokens_per_s"
 		}
 	}
 	return ms

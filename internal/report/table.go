@@ -152,6 +152,12 @@ func (d *Document) columns() []column {
 			cols = append(cols, d.spread(MeanTTFT))
 		}
 		cols = append(cols, d.numbers(P90TTFT, "TTFT", "p90 ms"), d.numbers("ttft_p99", "TTFT", "p99 ms"))
+		if r := d.Recommendation; r != nil && !strings.HasPrefix(r.Metric, "ttft_") {
+			if m := mustMetric(r.Metric); m.Unit == Micros || m.Unit == Rate { // others are shown
+				name, part, _ := strings.Cut(m.Title, " ")
+				cols = append(cols, d.numbers(m.Name, name, strings.TrimSpace(part+" "+unitWord[m.Unit])))
+			}
+		}
 	}
 	cols = append(cols, d.numbers(ImbalanceOf, "busiest", "/mean"))
 	if len(d.Runs) > 1 && d.anyUndone() {
@@ -300,6 +306,8 @@ func (d *Document) digits(m *Metric) int {
 		return 2
 	case Count:
 		return 0
+	case Rate:
+		return 1
 	}
 	least := math.Inf(1)
 	for i := range d.Runs {
@@ -324,6 +332,9 @@ func mustMetric(name string) *Metric {
 	}
 	return m
 }
+
+// unitWord heads columns of times and rates.
+var unitWord = map[Unit]string{Micros: "ms", Rate: "tok/s"}
 
 // scaled prints a value in the unit tables use: percent for shares, ms for times.
 func scaled(m *Metric, v float64, digits int) string {

@@ -77,6 +77,8 @@ func formatValue(m *Metric, v float64) string {
 		return fmt.Sprintf("%.1f ms", v/1000)
 	case Factor:
 		return fmt.Sprintf("%.3f", v)
+	case Rate:
+		return fmt.Sprintf("%.2f tokens/s", v)
 	}
 	return fmt.Sprintf("%.0f", v)
 }

@@ -118,6 +118,7 @@ var suffixes = map[Unit][]suffix{
 	Micros: {{"us", 1}, {"µs", 1}, {"ms", 1e3}, {"s", 1e6}, {"m", 60e6}, {"h", 3600e6}},
 	Share:  {{"%", 1}}, // divided by 100 below: 35*0.01 is not 0.35
 	Factor: {{"x", 1}},
+	Rate:   {{"tok/s", 1}, {"tokens/s", 1}},
 	Count:  {{"k", 1e3}, {"M", 1e6}, {"G", 1e9}},
 }
 
