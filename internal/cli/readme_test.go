@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvroute/kvroute/internal/fit"
 	"github.com/kvroute/kvroute/internal/testtraces"
 )
 
@@ -27,8 +28,46 @@ func TestReadmeCommands(t *testing.T) {
 	if n := strings.Count(string(text), "\n"); n > 250 {
 		t.Errorf("README.md has %d lines, more than 250", n)
 	}
+	ran, shown := documentCommands(t, path)
+	if ran < 4 || shown < 2 {
+		t.Fatalf("ran %d commands, %d with output", ran, shown)
+	}
+}
+
+// TestFitDocument runs the commands of docs/fit.md, which goes from a log to the flags and into the simulator.
+func TestFitDocument(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("numbers may differ in the last digit on " + runtime.GOARCH)
+	}
+	if _, shown := documentCommands(t, testtraces.Bundled("docs/fit.md")); shown < 2 {
+		t.Fatalf("%d commands show their output", shown)
+	}
+}
+
+// TestFitCodes holds docs/fit.md's table of reasons against those that there are.
+func TestFitCodes(t *testing.T) {
+	text, err := os.ReadFile(testtraces.Bundled("docs/fit.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z0-9-]+)` \\| (?:refuses|weakens|remark)").FindAllStringSubmatch(string(text), -1) {
+		got = append(got, m[1])
+	}
+	if diff := cmp.Diff(fit.Codes(), got); diff != "" {
+		t.Errorf("docs/fit.md has other codes of reasons (-fit +document):\n%s", diff)
+	}
+}
+
+// documentCommands runs the kvroute commands of a document and returns how many there were. In console blocks what
+// follows a command is its output, to the byte.
+func documentCommands(t *testing.T, path string) (ran, shown int) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var out []string
-	ran, shown := 0, 0
 	lines := strings.Split(string(text), "\n")
 	for i := 0; i < len(lines); i++ {
 		lang, fence := strings.CutPrefix(lines[i], "```")
@@ -59,19 +98,17 @@ func TestReadmeCommands(t *testing.T) {
 		}
 		i = end - 1
 	}
-	if ran < 4 || shown < 2 {
-		t.Fatalf("ran %d commands, %d with output", ran, shown)
-	}
 	got := strings.Join(out, "\n")
 	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		return
+		return ran, shown
 	}
 	if diff := cmp.Diff(string(text), got); diff != "" {
-		t.Errorf("README.md shows other output than its commands have (-README +got); make golden rewrites it:\n%s", diff)
+		t.Errorf("%s shows other output than its commands have (-document +got); make golden rewrites it:\n%s", path, diff)
 	}
+	return ran, shown
 }
 
 // TestReadmePicture draws the README's picture again.
@@ -134,7 +171,10 @@ func TestCommandsInDocuments(t *testing.T) {
 			flags[f] = true
 		}
 	}
-	for _, doc := range []string{"README.md", "CHANGELOG.md", "docs/cli-json.md", "docs/decision-quality.md", "docs/trace-format.md"} {
+	for _, f := range []string{"--decode-log-interval", "--log-level", "--disable-log-stats"} { // of engines
+		flags[f] = true
+	}
+	for _, doc := range []string{"README.md", "CHANGELOG.md", "docs/cli-json.md", "docs/decision-quality.md", "docs/fit.md", "docs/trace-format.md"} {
 		text, err := os.ReadFile(testtraces.Bundled(doc))
 		if err != nil {
 			t.Fatal(err)
