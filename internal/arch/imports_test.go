@@ -169,7 +169,7 @@ var thirdParty = []struct {
 	{"github.com/charmbracelet/colorprofile", []string{"internal/tui", "internal/watchssh"}, "how many colours a terminal has"},
 	{"charm.land/wish/v2", []string{"internal/watchssh"}, "serving SSH"},
 	{"charm.land/ssh", []string{"internal/watchssh"}, "serving SSH: what wish is made of"},
-	{"golang.org/x/crypto/ssh", []string{"internal/watchssh"}, "public keys, the protocol"},
+	{"golang.org/x/crypto/ssh", []string{"internal/watchssh", "internal/cli"}, "public keys, the protocol"},
 	{"gonum.org/v1/gonum", []string{"internal/plot", "internal/sweep", "internal/fit"}, "pictures, intervals, least squares"},
 }
 

@@ -28,7 +28,7 @@ const (
 	groupGeneral  = "General"
 )
 
-var groupOrder = []string{groupWorkers, groupPrompts, groupListen, groupLimits, groupFailover, groupKeep, groupLog, groupWatch, groupDecision, groupLogs, groupFit, groupTrace, groupCut, groupFleet, groupEngine, groupWire, groupFaults, groupScorer, groupSweep, groupOutput, groupGeneral}
+var groupOrder = []string{groupWorkers, groupPrompts, groupListen, groupSSH, groupLimits, groupFailover, groupKeep, groupLog, groupWatch, groupDecision, groupLogs, groupFit, groupTrace, groupCut, groupFleet, groupEngine, groupWire, groupFaults, groupScorer, groupSweep, groupOutput, groupGeneral}
 
 // spec describes a flag once, for the parser, the help pages, the man pages and completion.
 type spec struct {

@@ -57,6 +57,7 @@ type serveFlags struct {
 	snapshotEvery        time.Duration
 	logLevel, logFormat  string
 	dryRun               bool
+	ssh                  sshFlags
 	scorer               scorerFlags
 }
 
@@ -163,6 +164,7 @@ SIGTERM or SIGINT drains, a second one ends at once. See docs/serve.md.`,
 
 	choice("log-level", "info", groupLog, "least level to log: debug, info, warn, error", &f.logLevel, "debug", "info", "warn", "error")
 	choice("log-format", "text", groupLog, "text (one key=value line each) or json", &f.logFormat, "text", "json")
+	bindSSH(cmd, &f.ssh)
 	bindScorer(cmd, &f.scorer)
 	return cmd
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/kvroute/kvroute/internal/router"
 	"github.com/kvroute/kvroute/internal/tokenize"
 	"github.com/kvroute/kvroute/internal/vitals"
+	"github.com/kvroute/kvroute/internal/watchssh"
 )
 
 // server is a router that runs: everything serve opened, to be closed in order.
@@ -42,7 +43,8 @@ type server struct {
 	fleet  *fleet.Fleet
 	router *router.Router
 	hub    *admin.Hub
-	zmq    *zmq.Transport // nil: built without
+	ssh    *watchssh.Server // nil: not asked for
+	zmq    *zmq.Transport   // nil: built without
 	source discovery.Source
 
 	mu        sync.Mutex
@@ -52,6 +54,9 @@ type server struct {
 // serve runs until ctx is done, then drains.
 func (a *app) serve(ctx context.Context, f *serveFlags) error {
 	if err := a.checkServe(f); err != nil {
+		return err
+	}
+	if err := a.checkSSH(&f.ssh); err != nil {
 		return err
 	}
 	if err := checkSurroundings(f); err != nil {
@@ -182,7 +187,7 @@ func (s *server) open(toks func(model string) tokenize.Tokenizer) error {
 	if s.router, err = router.New(rc, s.fleet); err != nil {
 		return usage("bad settings", "kvroute serve", err.Error(), "")
 	}
-	return nil
+	return s.openSSH()
 }
 
 // roundTripper lets probes use the connections of requests.
@@ -237,10 +242,20 @@ func (s *server) run(ctx context.Context) error {
 			return errors.Join(err, listener.Close())
 		}
 	}
+	var sshListener net.Listener
+	if s.ssh != nil {
+		if sshListener, err = net.Listen("tcp", s.f.ssh.listen); err != nil {
+			err = failed("cannot listen", s.f.ssh.listen, errors.New(listenWhy(err)))
+			if adminListener != nil {
+				err = errors.Join(err, adminListener.Close())
+			}
+			return errors.Join(err, listener.Close())
+		}
+	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var g errgroup.Group
-	fail := make(chan error, 4)
+	fail := make(chan error, 5)
 	spawn := func(what string, work func() error) {
 		g.Go(func() error {
 			if err := work(); err != nil {
@@ -259,6 +274,10 @@ func (s *server) run(ctx context.Context) error {
 		spawn("cannot serve the admin API", func() error { return s.router.Serve(adminListener, s.router.AdminHandler()) })
 		s.log.Info("serving the admin API", "address", adminListener.Addr().String())
 	}
+	if sshListener != nil {
+		spawn("cannot serve screens over SSH", func() error { return s.ssh.Serve(sshListener) })
+		s.log.Info("serving screens over ssh", "address", sshListener.Addr().String())
+	}
 	g.Go(func() error { s.tellReady(background); return nil })
 	g.Go(func() error { s.hub.Run(background); return nil })
 	if s.f.snapshot != "" {
@@ -273,6 +292,11 @@ func (s *server) run(ctx context.Context) error {
 	case result = <-fail:
 		if err := s.router.Close(); err != nil {
 			s.log.Warn("closing connections", "error", err)
+		}
+	}
+	if s.ssh != nil { // not before: a drain can be watched
+		if err := s.ssh.Close(); err != nil {
+			s.log.Warn("closing the screens over ssh", "error", err)
 		}
 	}
 	if s.f.snapshot != "" {

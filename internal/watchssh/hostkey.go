@@ -16,18 +16,19 @@ import (
 // HostKey reads the key that this machine shows itself by. Where there is none yet one is made and kept, readable by
 // its owner only, so that clients know the router again after a restart; made says so.
 func HostKey(file string) (key gossh.Signer, made bool, err error) {
-	key, err = readHostKey(file)
+	key, err = ReadHostKey(file)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return key, false, err
 	}
 	if err := makeHostKey(file); err != nil {
 		return nil, false, fmt.Errorf("making a host key: %w", err)
 	}
-	key, err = readHostKey(file)
+	key, err = ReadHostKey(file)
 	return key, true, err
 }
 
-func readHostKey(file string) (gossh.Signer, error) {
+// ReadHostKey reads a key that is there. One that others can read, or that needs a passphrase, is refused.
+func ReadHostKey(file string) (gossh.Signer, error) {
 	st, err := os.Stat(file)
 	if err != nil {
 		return nil, err
