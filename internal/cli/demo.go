@@ -227,13 +227,14 @@ func (a *app) play(ctx context.Context, f *demoFlags, sides []*side) error {
 
   the router          %s
   ask it              curl -s %s/v1/chat/completions -H 'Content-Type: application/json' -d '{"messages":[{"role":"user","content":"Hello"}]}'
+  watch it            kvroute watch %s
   what it believes    curl -s %s/v1/admin/workers
   how it goes         curl -s %s/metrics
   break an engine     curl -s %s/fault -d '{"crash":{"for":"5s"}}'
 
           prompt tokens found cached      mean time to first token      answers
     time        kvroute  round robin         kvroute  round robin       kvroute  round robin
-`, f.workers, f.dialect, f.scorer.cfg.Policy, f.workers, f.clients, kv.url, kv.url, kv.url, kv.url, kv.engines[0].URL())
+`, f.workers, f.dialect, f.scorer.cfg.Policy, f.workers, f.clients, kv.url, kv.url, kv.url, kv.url, kv.url, kv.engines[0].URL())
 	if err != nil {
 		return err
 	}

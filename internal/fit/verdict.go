@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/kvroute/kvroute/internal/decodelog"
 )
@@ -169,7 +170,7 @@ func (e *evidence) ranges() {
 		e.refuse(CodeRequests, hintVary, "the busiest rank had nearly always the same number of requests (%.3g to %.3g): what one more costs does not show", lowR, highR)
 	}
 	if highT-lowT < 0.1*highT {
-		e.refuse(CodeTokens, hintVary, "the busiest rank held nearly always the same number of tokens (%.4g to %.4g): what they cost does not show", lowT, highT)
+		e.refuse(CodeTokens, hintVary, "the busiest rank held nearly always the same number of tokens (%s to %s): what they cost does not show", tokens(lowT), tokens(highT))
 	}
 	corr := math.Abs(e.est.corr)
 	if all := math.Abs(correlation(e.design.cols.r, e.design.cols.t)); all > corr {
@@ -275,11 +276,11 @@ func (e *evidence) weight() {
 	}
 	switch {
 	case !(w.Low > 0) || !(w.High > 0) || math.IsInf(w.High, 0):
-		e.refuse(CodeReachesZero, hintVary, "the weight cannot be told from none, or from one without bound: the 5 to 95 %% interval is %.4g to %.4g tokens", w.Low, w.High)
+		e.refuse(CodeReachesZero, hintVary, "the weight cannot be told from none, or from one without bound: the 5 to 95 %% interval is %s to %s tokens", tokens(w.Low), tokens(w.High))
 	case w.High/w.Low > wideWidth:
 		e.weaken(CodeWide, hintVary, "the weight is known only by its order of magnitude: the 5 to 95 %% interval spans a factor of %.1f", w.High/w.Low)
 	case w.High/w.Low > goodWidth:
-		e.weaken(CodeImprecise, hintLonger, "the weight is known to a factor of %.2f only (5 to 95 %% interval %.4g to %.4g tokens)", w.High/w.Low, w.Low, w.High)
+		e.weaken(CodeImprecise, hintLonger, "the weight is known to a factor of %.2f only (5 to 95 %% interval %s to %s tokens)", w.High/w.Low, tokens(w.Low), tokens(w.High))
 	}
 }
 
@@ -311,4 +312,15 @@ func (e *evidence) remarks() {
 	if c.Thinned > 0 {
 		e.remark(CodeThinned, "of this very long log %d rows were left out evenly", c.Thinned)
 	}
+}
+
+// tokens writes a number of tokens with three digits that count and no exponent.
+func tokens(x float64) string {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return fmt.Sprint(x)
+	}
+	if unit := math.Pow(10, math.Floor(math.Log10(math.Abs(x)))-2); unit > 1 {
+		x = math.Round(x/unit) * unit
+	}
+	return strconv.FormatFloat(math.Round(x), 'f', -1, 64)
 }
