@@ -34,6 +34,7 @@ type fitFlags struct {
 
 	format      string
 	ascii       bool
+	plots       []string
 	emitProfile string
 	profileName string
 	baseProfile string
@@ -82,6 +83,10 @@ exit code 3. Each reason is explained in docs/fit.md.`,
 
 func bindFitFiles(cmd *cobra.Command, f *fitFlags) {
 	fs := cmd.Flags()
+	bindList(cmd, fs, spec{
+		name: "plot", arg: "FILE", group: groupOutput, local: true,
+		usage: "also draw measured against fitted steps, what is left over time, and the slices of the plane: .svg, .png or .html; repeatable",
+	}, "", &f.plots, parseText)
 	bind(cmd, fs, spec{
 		name: "emit-profile", arg: "FILE", group: groupOutput, local: true,
 		usage: "also write an engine profile with what was fitted, for sim --engine batch --profile FILE",
@@ -190,6 +195,9 @@ func (a *app) fit(ctx context.Context, f *fitFlags) error {
 
 // deliverFit writes the files, then the result, so that a result on stdout means that the files are there.
 func (a *app) deliverFit(res *fitted, out *fitFiles) error {
+	if err := a.writeFitPlots(res, out); err != nil {
+		return err
+	}
 	if out.profile != nil {
 		if err := a.writeProfile(res, out.base, out.profile); err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvroute/kvroute/internal/engine"
 	"github.com/kvroute/kvroute/internal/fit"
+	"github.com/kvroute/kvroute/internal/plot"
 	"github.com/kvroute/kvroute/internal/report"
 )
 
@@ -107,13 +108,42 @@ func (e oneLineError) Unwrap() error { return e.error }
 
 // fitFiles are files in the making.
 type fitFiles struct {
-	profile *report.File // nil: none
+	plots   []*report.File // as the paths of --plot
+	profile *report.File   // nil: none
 	base    *engine.Profile
 }
 
 // openFitFiles finds out before the logs are read whether results can be written.
 func (a *app) openFitFiles(f *fitFlags) (*fitFiles, error) {
 	files := &fitFiles{}
+	for _, path := range f.plots {
+		if _, err := plot.FormatOf(path); err != nil {
+			return files, hinted("bad plot", "--plot", err)
+		}
+	}
+	var inputs, out []named
+	for _, p := range f.paths {
+		inputs = append(inputs, named{p, "the log"})
+	}
+	for _, p := range f.plots {
+		out = append(out, named{p, "--plot"})
+	}
+	if f.emitProfile != "" {
+		out = append(out, named{f.emitProfile, "--emit-profile"})
+		if _, builtIn := engine.Lookup(f.baseProfile); !builtIn {
+			inputs = append(inputs, named{f.baseProfile, "the base profile"})
+		}
+	}
+	if err := a.keepApart(inputs, out); err != nil {
+		return files, err
+	}
+	for _, p := range f.plots {
+		file, err := report.CreateFile(p)
+		if err != nil {
+			return files, fileFault("--plot", err)
+		}
+		files.plots = append(files.plots, file)
+	}
 	if f.emitProfile == "" {
 		for _, name := range []string{"profile-name", "base-profile", "force"} {
 			if a.given(name) {
@@ -122,20 +152,9 @@ func (a *app) openFitFiles(f *fitFlags) (*fitFiles, error) {
 		}
 		return files, nil
 	}
-	var inputs, out []named
-	for _, p := range f.paths {
-		inputs = append(inputs, named{p, "the log"})
-	}
-	if _, builtIn := engine.Lookup(f.baseProfile); !builtIn {
-		inputs = append(inputs, named{f.baseProfile, "the base profile"})
-	}
 	var err error
 	if files.base, err = loadProfile(f.baseProfile); err != nil {
 		return files, atFlag(err, "--base-profile")
-	}
-	out = append(out, named{f.emitProfile, "--emit-profile"})
-	if err := a.keepApart(inputs, out); err != nil {
-		return files, err
 	}
 	if files.profile, err = report.CreateFile(f.emitProfile); err != nil {
 		return files, fileFault("--emit-profile", err)
@@ -154,7 +173,40 @@ func atFlag(err error, flag string) error {
 
 // abort drops what was not committed.
 func (f *fitFiles) abort() {
+	for _, p := range f.plots {
+		p.Abort()
+	}
 	if f.profile != nil {
 		f.profile.Abort()
 	}
+}
+
+// writeFitPlots draws a fit into all its files. There is no plane to draw where nothing could be fitted.
+func (a *app) writeFitPlots(r *fitted, out *fitFiles) error {
+	if len(out.plots) > 0 && (r.Kept == 0 || finite(r.A.Value) == nil) {
+		a.note("no plot is written, as there is no fit to draw")
+		return nil
+	}
+	p := &plot.Fit{
+		Title: "Decode steps of " + traceName(r.flags.paths), A: r.A.Value, B: r.B.Value, C: r.C.Value,
+		Note: fmt.Sprintf("verdict %s  ·  W %s tokens (%s to %s)  ·  R2 %.2f  ·  %d of %d bins  ·  kvroute %s",
+			r.Verdict, figure(r.Weight.Value), figure(r.Weight.Low), figure(r.Weight.High), r.R2, r.Kept, len(r.Bins), version()),
+	}
+	p.Paste, _ = r.paste()
+	for _, b := range r.Bins {
+		p.Points = append(p.Points, plot.FitPoint{AtNS: b.AtNS, Step: b.Step, Requests: b.Running, Tokens: b.Held, Kept: b.Kept})
+	}
+	for i, path := range r.flags.plots {
+		format, err := plot.FormatOf(path)
+		if err != nil {
+			return err
+		}
+		if err := plot.WriteFit(out.plots[i], format, p); err != nil {
+			return fileFault("--plot", err)
+		}
+		if err := out.plots[i].Commit(); err != nil {
+			return fileFault("--plot", err)
+		}
+	}
+	return nil
 }

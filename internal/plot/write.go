@@ -289,20 +289,6 @@ var pageText string
 var page = template.Must(template.New("page").Parse(pageText))
 
 func writeHTML(w io.Writer, s *sheet, d *report.Document) error {
-	type figure struct {
-		ID, Title string
-		SVG       template.HTML
-	}
-	var figures []figure
-	for i := range s.panels {
-		p := &s.panels[i]
-		var b bytes.Buffer
-		size := func() (vg.Length, vg.Length) { return panelWidth, panelHeight }
-		if err := writeSVG(&b, size, p.draw); err != nil {
-			return err
-		}
-		figures = append(figures, figure{p.id, p.title, inline(b.String(), p.title)})
-	}
 	head, rows := d.Cells()
 	var flags [][2]string
 	var names []string
@@ -319,12 +305,32 @@ func writeHTML(w io.Writer, s *sheet, d *report.Document) error {
 		heading, paste = r.Heading(), report.FlagsText(r.Flags)
 		rec = strings.Split(strings.TrimSpace(r.Text()), "\n")[1:]
 	}
-	return page.Execute(w, map[string]any{
-		"Title": s.title, "Note": s.note, "Figures": figures, "Head": head, "Rows": rows, "Flags": flags,
+	return writePage(w, s, map[string]any{
+		"Head": head, "Rows": rows, "Flags": flags,
 		"Heading": heading, "Recommendation": rec, "Paste": paste, "Several": len(d.Runs) > 1,
 		"Ceiling": fmt.Sprintf("%.1f", 100*report.Ratio(d.Trace.CeilingHitBlocks, d.Trace.Blocks)), "HasBlocks": d.Trace.Blocks > 0,
 		"Spread": slices.Contains(head, "±"),
 	})
+}
+
+// writePage draws the panels on a page, with what else it shows.
+func writePage(w io.Writer, s *sheet, with map[string]any) error {
+	type figure struct {
+		ID, Title string
+		SVG       template.HTML
+	}
+	var figures []figure
+	for i := range s.panels {
+		p := &s.panels[i]
+		var b bytes.Buffer
+		size := func() (vg.Length, vg.Length) { return panelWidth, panelHeight }
+		if err := writeSVG(&b, size, p.draw); err != nil {
+			return err
+		}
+		figures = append(figures, figure{p.id, p.title, inline(b.String(), p.title)})
+	}
+	with["Title"], with["Note"], with["Figures"] = s.title, s.note, figures
+	return page.Execute(w, with)
 }
 
 // inline makes an SVG part of a page: no XML head, size from the page, colours of the page's theme.
