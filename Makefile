@@ -24,7 +24,7 @@ MISSPELL    := go run github.com/golangci/misspell/cmd/misspell@v0.8.0
 BENCHSTAT   := go run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 .DEFAULT_GOAL := help
-.PHONY: help setup toolchain native parity build build-nocgo test test-all race lint fuzz golden quality bench bench-compare cover test-clients man demo demo-sim engines test-engines clean
+.PHONY: help setup toolchain native parity build build-nocgo test test-all race lint fuzz golden screens quality bench bench-compare cover test-clients man demo demo-sim engines test-engines clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
@@ -65,6 +65,9 @@ parity: setup ## compare tokens and renders with Python's packages for real mode
 
 golden: setup ## rewrite the golden files; read the diff before you commit it
 	go test -short $$(grep -rl --include='*_test.go' 'flag.Bool("update"' ./internal | xargs -n1 dirname | sort -u) -update
+
+screens: setup ## draw the screens of docs/watch.md and docs/watch.svg again, of a recorded session
+	go test -short ./internal/tui -run 'TestScreensInDocs|TestMovingPicture' -update
 
 quality: setup ## measure the default policy on all traces again, into docs/decision-quality.md (needs the big traces)
 	KVROUTE_REQUIRE_TRACES=1 go test -timeout 60m ./internal/quality -update
