@@ -26,6 +26,8 @@ type fitFlags struct {
 	minStep    time.Duration
 	maxStep    time.Duration
 	year       int
+	follow     bool
+	every      time.Duration
 
 	bin       time.Duration
 	bootstrap int
@@ -122,6 +124,11 @@ func bindFitInput(cmd *cobra.Command, f *fitFlags) {
 		name: "year", arg: "YEAR", group: groupLogs, local: true,
 		usage: "year of dates that have none",
 	}, &f.year, intBetween(1970, 9999))
+	bindSwitch(cmd, fs, spec{
+		name: "follow", short: "f", group: groupLogs, local: true,
+		usage: "go on as logs grow, also where they are rotated, and tell the fit every so often; interrupted, the last one is printed",
+	}, &f.follow)
+	bind(cmd, fs, spec{name: "every", arg: "TIME", def: "10s", group: groupLogs, local: true, usage: "how often --follow tells, if lines came"}, &f.every, spanAtLeast(time.Millisecond))
 }
 
 func bindFitModel(cmd *cobra.Command, f *fitFlags) {
@@ -174,6 +181,9 @@ func (f *fitFlags) check() error {
 	if f.minStep >= f.maxStep {
 		return usage("no step can be used", "--min-step", fmt.Sprintf("%s is not below --max-step %s", f.minStep, f.maxStep), "")
 	}
+	if f.follow && f.engine == string(decodelog.KVRoute) {
+		return usage("cannot follow recordings", "--follow", "a recording is read whole", "fit it without --follow")
+	}
 	return nil
 }
 
@@ -185,6 +195,9 @@ func (a *app) fit(ctx context.Context, f *fitFlags) error {
 	defer out.abort()
 	if err != nil {
 		return err
+	}
+	if f.follow {
+		return a.followLogs(ctx, f, out)
 	}
 	res, err := a.fitLogs(ctx, f)
 	if err != nil {
