@@ -56,10 +56,6 @@ func TestAgainstTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	type held struct {
-		key  string
-		tier uint8
-	}
 	keys := map[uint16]string{}
 	blocks := map[string]map[uint64]uint8{}
 	decisions, open := uint64(0), int64(0)

@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvroute/kvroute/internal/admin"
+	"github.com/kvroute/kvroute/internal/snapshot"
 )
 
 const (
@@ -77,7 +77,7 @@ func testCached(t *testing.T, engines []*engine) {
 // testReady looks at what the router believes of each worker at the start.
 func testReady(t *testing.T, r *router, engines []*engine) {
 	r.await(t, "comparison of tokens", time.Minute, func() bool {
-		return !slices.ContainsFunc(r.workers(t), func(w admin.Worker) bool { return len(w.Parity) == 0 })
+		return !slices.ContainsFunc(r.workers(t), func(w snapshot.Worker) bool { return len(w.Parity) == 0 })
 	})
 	ws := r.workers(t)
 	if len(ws) != len(engines) {

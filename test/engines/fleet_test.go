@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvroute/kvroute/internal/admin"
+	"github.com/kvroute/kvroute/internal/snapshot"
 )
 
 // kind is one engine that scripts/engines.sh can run.
@@ -346,9 +346,9 @@ func (r *router) get(t testing.TB, path string) []byte {
 }
 
 // workers asks the admin API, by route key in its order.
-func (r *router) workers(t testing.TB) []admin.Worker {
+func (r *router) workers(t testing.TB) []snapshot.Worker {
 	t.Helper()
-	var list struct{ Workers []admin.Worker }
+	var list struct{ Workers []snapshot.Worker }
 	if err := json.Unmarshal(r.get(t, "/v1/admin/workers"), &list); err != nil {
 		t.Fatal(err)
 	}
