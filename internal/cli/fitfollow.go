@@ -139,7 +139,7 @@ func (a *app) openTails(ctx context.Context, f *fitFlags) (sources []decodelog.S
 			_ = f.Close() // only read from
 		}
 	}
-	if err := onceStdin(f.paths); err != nil {
+	if err := onceEach(f.paths); err != nil {
 		return nil, closeAll, err
 	}
 	for _, p := range f.paths {

@@ -23,7 +23,7 @@ func (a *app) openLogs(ctx context.Context, f *fitFlags) (sources []decodelog.So
 			_ = f.Close() // only read from
 		}
 	}
-	if err := onceStdin(f.paths); err != nil {
+	if err := onceEach(f.paths); err != nil {
 		return nil, closeAll, err
 	}
 	for _, p := range f.paths {
@@ -44,13 +44,28 @@ func (a *app) openLogs(ctx context.Context, f *fitFlags) (sources []decodelog.So
 	return sources, closeAll, nil
 }
 
-func onceStdin(paths []string) error {
-	seen := false
-	for _, p := range paths {
-		if p == "-" && seen {
-			return usage("stdin twice", "-", "it can be read only once", "")
+// onceEach refuses a file that is named twice, under whatever name, as its lines would count twice, and stdin twice.
+func onceEach(paths []string) error {
+	infos := make([]fs.FileInfo, len(paths))
+	seenStdin := false
+	for i, p := range paths {
+		if p == "-" {
+			if seenStdin {
+				return usage("stdin twice", "-", "it can be read only once", "")
+			}
+			seenStdin = true
+			continue
 		}
-		seen = seen || p == "-"
+		info, err := os.Stat(p)
+		if err != nil || !info.Mode().IsRegular() {
+			continue // what cannot be opened is told when it is
+		}
+		for j, other := range infos[:i] {
+			if other != nil && os.SameFile(info, other) {
+				return usage("log twice", p, "is the same file as "+paths[j], "name each log once")
+			}
+		}
+		infos[i] = info
 	}
 	return nil
 }
