@@ -316,8 +316,11 @@ func (e *evidence) remarks() {
 
 // tokens writes a number of tokens with three digits that count and no exponent.
 func tokens(x float64) string {
-	if math.IsNaN(x) || math.IsInf(x, 0) {
-		return fmt.Sprint(x)
+	switch {
+	case math.IsInf(x, 1):
+		return "infinitely many"
+	case math.IsNaN(x) || math.IsInf(x, -1):
+		return "unknown"
 	}
 	if unit := math.Pow(10, math.Floor(math.Log10(math.Abs(x)))-2); unit > 1 {
 		x = math.Round(x/unit) * unit
