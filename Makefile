@@ -24,7 +24,7 @@ MISSPELL    := go run github.com/golangci/misspell/cmd/misspell@v0.8.0
 BENCHSTAT   := go run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 .DEFAULT_GOAL := help
-.PHONY: help setup toolchain native parity build build-nocgo test test-all race lint fuzz golden screens quality bench bench-compare cover test-clients man demo demo-sim engines test-engines clean
+.PHONY: help setup toolchain native parity build build-nocgo test test-all test-fit race lint fuzz golden screens quality bench bench-compare cover test-clients man demo demo-sim engines test-engines clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
@@ -48,6 +48,9 @@ test: setup ## all tests that need no big traces
 
 test-all: setup ## all tests, with the big traces (KVROUTE_TRACES, default ../shared/traces)
 	KVROUTE_REQUIRE_TRACES=1 go test -timeout 20m ./...
+
+test-fit: setup ## the large grids of planted logs that fits are held to (some ten minutes)
+	KVROUTE_LONG=1 go test -timeout 60m ./internal/fit
 
 race: setup ## the tests of `make test` (of the packages RACE) under the race detector; needs a C compiler
 	CGO_ENABLED=1 go test -short -race -timeout 30m $(RACE)

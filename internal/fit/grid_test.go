@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -15,6 +16,9 @@ import (
 	"github.com/kvroute/kvroute/internal/fit"
 	"github.com/kvroute/kvroute/internal/plantedlog"
 )
+
+// long asks for the large grids, which take some ten minutes.
+var long = os.Getenv("KVROUTE_LONG") != ""
 
 // cell is a log to plant.
 type cell struct {
@@ -156,7 +160,7 @@ func grid(seconds float64, noises []float64, ranks ...int) []cell {
 
 func TestPlantedGrid(t *testing.T) {
 	seconds, seeds, noises, ranks, least := 1200.0, 1, []float64{0.01}, []int{1, 4}, 0.05
-	if !testing.Short() {
+	if long {
 		seconds, seeds, noises, ranks, least = 3600, 3, []float64{0.01, 0.05}, []int{1, 4, 8}, 0.25
 	}
 	cells := grid(seconds, noises, ranks...)
@@ -197,7 +201,7 @@ func formCells(seconds float64) []cell {
 
 func TestEveryFormIsFitted(t *testing.T) {
 	seconds, seeds := 1200.0, 1
-	if !testing.Short() {
+	if long {
 		seconds, seeds = 3600, 5
 	}
 	cells := formCells(seconds)
@@ -218,7 +222,7 @@ func TestEveryFormIsFitted(t *testing.T) {
 func TestDegenerateDesignsAreRefused(t *testing.T) {
 	type D = plantedlog.Design
 	seeds, planes := 1, planes[:2]
-	if !testing.Short() {
+	if long {
 		seeds = 20
 	}
 	for _, d := range []struct {
@@ -256,7 +260,7 @@ func TestDegenerateDesignsAreRefused(t *testing.T) {
 // What is no plane may not pass for one.
 func TestWrongModelsAreNotGood(t *testing.T) {
 	seeds, seconds := 1, 1200.0
-	if !testing.Short() {
+	if long {
 		seeds, seconds = 20, 3600
 	}
 	var cells []cell
@@ -272,8 +276,8 @@ func TestWrongModelsAreNotGood(t *testing.T) {
 }
 
 func TestIntervalsCoverTheTruth(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes minutes: without -short")
+	if !long {
+		t.Skip("takes minutes: make test-fit")
 	}
 	var cells []cell
 	for _, c := range grid(1200, []float64{0.05}, 4) {
