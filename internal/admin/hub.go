@@ -132,7 +132,7 @@ func (h *Hub) ended() bool {
 	return h.cfg.Draining != nil && h.cfg.Draining() && (h.cfg.InFlight == nil || h.cfg.InFlight() == 0)
 }
 
-// make builds a snapshot. With whole it has the cache; the caller holds h.mu.
+// make builds a snapshot: the states alone, which is what warnings are made of, or the whole. The caller holds h.mu.
 func (h *Hub) make(now time.Time, whole bool) *snapshot.Snapshot {
 	f := h.cfg.Fleet
 	s := &snapshot.Snapshot{Schema: snapshot.Schema, Run: h.run, Seq: 1, AtMS: now.UnixMilli()}
@@ -156,10 +156,10 @@ func (h *Hub) make(now time.Time, whole bool) *snapshot.Snapshot {
 		s.Workers[i] = entry(&states[i], h.cfg.Data, f.BlockSize())
 	}
 	snapshot.SortWorkers(s.Workers)
-	h.cfg.Vitals.Fill(s.AtMS, s)
 	if !whole {
 		return s
 	}
+	h.cfg.Vitals.Fill(s.AtMS, s)
 	if now.Sub(h.cacheAt) >= cacheEvery {
 		h.cacheAt = now
 		size := f.Size()

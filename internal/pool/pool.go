@@ -290,7 +290,7 @@ func (p *Pool) Look(id target.ID) (index.Stats, load.Load) {
 // Holders calls each with every present target that holds leading blocks of chain, in route-key order. each must be
 // short and must not call the pool.
 func (p *Pool) Holders(chain []block.Hash, each func(routeKey string, blocks int)) {
-	p.enter()
+	p.mu.Lock() // as events do: who watches is no request, and goes ahead of nobody
 	defer p.mu.Unlock()
 	p.index.Match(chain, &p.found)
 	for i := range p.cands {

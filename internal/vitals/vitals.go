@@ -103,11 +103,11 @@ func (v *Vitals) Picked(ms int64, req *score.Request, dec *score.Decision, text 
 	defer v.mu.Unlock()
 	v.requests++
 	v.inputTokens += dec.Tokens
-	for _, r := range [2]*ring{&v.all, &v.of(t.Candidate.Key).ring} {
+	of := v.of(t.Candidate.Key)
+	of.requests++
+	for _, r := range [3]*ring{&v.all, &v.long, &of.ring} {
 		count(r.now(ms), dec.Tokens, t.HitTokens)
 	}
-	count(v.long.now(ms), dec.Tokens, t.HitTokens)
-	v.of(t.Candidate.Key).requests++
 	v.sample(ms, req, t.Candidate.Variant, text)
 	if !v.allowed(ms) {
 		return
