@@ -133,28 +133,7 @@ func (a arriving) Read(dst []byte) (int, error) {
 
 // openTails opens logs that grow.
 func (a *app) openTails(ctx context.Context, f *fitFlags) (sources []decodelog.Source, closeAll func(), err error) {
-	var files []io.Closer
-	closeAll = func() {
-		for _, f := range files {
-			_ = f.Close() // only read from
-		}
-	}
-	if err := onceEach(f.paths); err != nil {
-		return nil, closeAll, err
-	}
-	for _, p := range f.paths {
-		if p == "-" {
-			sources = append(sources, decodelog.Source{Name: "stdin", R: arriving{newPatient(ctx, a.stdin)}})
-			continue
-		}
-		t, err := newTail(p)
-		if err != nil {
-			return nil, closeAll, logFileFault(p, err)
-		}
-		files = append(files, t)
-		sources = append(sources, decodelog.Source{Name: p, R: t})
-	}
-	return sources, closeAll, nil
+	return openEach(ctx, f.paths, func() io.Reader { return arriving{newPatient(ctx, a.stdin)} }, func(p string) (io.ReadCloser, error) { return newTail(p) })
 }
 
 // followLogs fits what comes, tells the fit every so often, and the last one when the logs or the run end.

@@ -17,21 +17,26 @@ import (
 
 // openLogs opens the logs in order. The caller calls closeAll in any case.
 func (a *app) openLogs(ctx context.Context, f *fitFlags) (sources []decodelog.Source, closeAll func(), err error) {
+	return openEach(ctx, f.paths, func() io.Reader { return newPatient(ctx, a.stdin) }, func(p string) (io.ReadCloser, error) { return openInput(ctx, p) })
+}
+
+// openEach opens paths in order by open, and stdin, which nobody reads otherwise, for "-".
+func openEach(ctx context.Context, paths []string, stdin func() io.Reader, open func(path string) (io.ReadCloser, error)) (sources []decodelog.Source, closeAll func(), err error) {
 	var files []io.Closer
 	closeAll = func() {
 		for _, f := range files {
 			_ = f.Close() // only read from
 		}
 	}
-	if err := onceEach(f.paths); err != nil {
+	if err := onceEach(paths); err != nil {
 		return nil, closeAll, err
 	}
-	for _, p := range f.paths {
+	for _, p := range paths {
 		if p == "-" {
-			sources = append(sources, decodelog.Source{Name: "stdin", R: newPatient(ctx, a.stdin)})
+			sources = append(sources, decodelog.Source{Name: "stdin", R: stdin()})
 			continue
 		}
-		r, err := openInput(ctx, p)
+		r, err := open(p)
 		if ctx.Err() != nil {
 			return nil, closeAll, ctx.Err()
 		}

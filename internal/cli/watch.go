@@ -293,7 +293,7 @@ func (a *app) watchFile(ctx context.Context, f *watchFlags, mode watchMode) erro
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return usage("cannot play", "--play "+f.play, pathWhy(err), "a pipe cannot be played: name a file")
 	}
-	track, err := openTrack(ctx, f.play, file, head[:n])
+	track, err := openTrack(f.play, file, head[:n])
 	if err != nil {
 		return failed("cannot play", f.play, err)
 	}
@@ -329,7 +329,7 @@ func (a *app) playPrinted(ctx context.Context, track tui.Track, f *watchFlags, m
 }
 
 // openTrack finds out what kind of recording a file is.
-func openTrack(_ context.Context, name string, file *os.File, head []byte) (tui.Track, error) {
+func openTrack(name string, file *os.File, head []byte) (tui.Track, error) {
 	if tui.IsTape(head) {
 		return tui.OpenTape(name, file)
 	}

@@ -253,7 +253,8 @@ func (r *Remote) take(e sse.Record, send func(Update)) error {
 	if err != nil {
 		return fmt.Errorf("what comes is no stream of a router: %w", err)
 	}
-	return r.show(s, e.Data, send)
+	r.show(s, e.Data, send)
+	return nil
 }
 
 // next is the snapshot that data is, or that it leads to from last.
@@ -271,15 +272,13 @@ func next(last *snapshot.Snapshot, data []byte) (*snapshot.Snapshot, error) {
 	return last.Apply(d)
 }
 
-func (r *Remote) show(s *snapshot.Snapshot, raw []byte, send func(Update)) error {
+func (r *Remote) show(s *snapshot.Snapshot, raw []byte, send func(Update)) {
 	r.last, r.lastAt = s, time.Now()
+	u := Update{Snap: s, Link: Live}
 	if err := r.tape.Write(s, raw); err != nil {
-		send(Update{Snap: s, Link: Live, Reason: "the recording ended: " + err.Error()})
-		r.tape = nil
-		return nil
+		u.Reason, r.tape = "the recording ended: "+err.Error(), nil
 	}
-	send(Update{Snap: s, Link: Live})
-	return nil
+	send(u)
 }
 
 // poll asks a router that has no stream for one snapshot after the other.
@@ -292,9 +291,7 @@ func (r *Remote) poll(ctx context.Context, send func(Update), alarm *time.Timer)
 		if err != nil {
 			return err
 		}
-		if err := r.show(s, raw, send); err != nil {
-			return err
-		}
+		r.show(s, raw, send)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
