@@ -6,13 +6,10 @@ import (
 	"image/color"
 	"io"
 	"math"
-	"strings"
 
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-
-	"github.com/kvroute/kvroute/internal/report"
 )
 
 // Fit is a plane y = A + B·R + C·T with the observations that it was fitted to.
@@ -43,20 +40,9 @@ func WriteFit(w io.Writer, format string, f *Fit) error {
 	if err != nil {
 		return fmt.Errorf("drawing the plot: %w", err)
 	}
-	switch format {
-	case "svg":
-		err = writeSVG(w, s.size, s.draw)
-	case "png":
-		err = writePNG(w, s)
-	case "html":
-		err = writePage(w, s, map[string]any{"Paste": f.Paste, "Heading": "Flags to paste"})
-	default:
-		return &report.HintError{Err: fmt.Errorf("unknown plot format %q", format), Hint: "one of " + strings.Join(Formats(), ", ")}
-	}
-	if err != nil {
-		return fmt.Errorf("writing the plot as %s: %w", format, err)
-	}
-	return nil
+	return s.write(w, format, func() error {
+		return writePage(w, s, map[string]any{"Paste": f.Paste, "Heading": "Flags to paste"})
+	})
 }
 
 // typical are the means over the observations kept.

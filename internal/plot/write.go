@@ -46,13 +46,18 @@ func Write(w io.Writer, format string, d *report.Document) error {
 	if err != nil {
 		return fmt.Errorf("drawing the plot: %w", err)
 	}
+	return s.write(w, format, func() error { return writeHTML(w, s, d) })
+}
+
+// write writes the sheet in a format of Formats; page writes the one of HTML.
+func (s *sheet) write(w io.Writer, format string, page func() error) (err error) {
 	switch format {
 	case "svg":
 		err = writeSVG(w, s.size, s.draw)
 	case "png":
 		err = writePNG(w, s)
 	case "html":
-		err = writeHTML(w, s, d)
+		err = page()
 	default:
 		return &report.HintError{Err: fmt.Errorf("unknown plot format %q", format), Hint: "one of " + strings.Join(Formats(), ", ")}
 	}
