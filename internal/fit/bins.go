@@ -22,16 +22,19 @@ type row struct {
 	id             int32 // unit: 0, source or rank index
 }
 
-// table holds rows in time order, thinned where there are too many.
+// table holds rows in time order. Of too many it keeps those of some bins, by chance: every n-th would show nothing of
+// load that comes and goes in step with n.
 type table struct {
 	rows    []row
-	stride  int64
-	thinned int64 // bins left out
-	prefill int64 // rows left out because prefill ran
+	mask    uint64 // bins are kept whose hash has none of these bits: a half, a quarter, ... of them
+	thinned int64  // rows left out
+	prefill int64  // rows left out because prefill ran
 }
 
+func (t *table) keeps(index int64) bool { return mix(uint64(index))&t.mask == 0 }
+
 func (t *table) add(r row) {
-	if r.index%t.stride != 0 {
+	if !t.keeps(r.index) {
 		t.thinned++
 		return
 	}
@@ -39,10 +42,17 @@ func (t *table) add(r row) {
 	if len(t.rows) <= maxRows {
 		return
 	}
-	t.stride *= 2
+	t.mask = t.mask<<1 | 1
 	before := len(t.rows)
-	t.rows = slices.DeleteFunc(t.rows, func(r row) bool { return r.index%t.stride != 0 })
+	t.rows = slices.DeleteFunc(t.rows, func(r row) bool { return !t.keeps(r.index) })
 	t.thinned += int64(before - len(t.rows))
+}
+
+// mix spreads x over all bits (the finalizer of SplitMix64: Steele, Lea and Flood, 2014).
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
 }
 
 // clone returns a copy that rows can be added to.
@@ -121,9 +131,7 @@ type binner struct {
 }
 
 func newBinner(binNS int64) *binner {
-	b := &binner{binNS: binNS}
-	b.all.stride, b.source.stride, b.rank.stride = 1, 1, 1
-	return b
+	return &binner{binNS: binNS}
 }
 
 // index of the bin that ns lies in, rounding down.

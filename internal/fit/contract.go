@@ -99,7 +99,7 @@ type Counts struct {
 	Late        int64 // left out: came when their bin had long been closed
 	Bad         int64 // left out: step or requests not positive, or tokens negative or not a number
 	PrefillBins int64 // rows left out, as one of their ranks prefilled
-	Thinned     int64 // bins left out evenly to bound memory
+	Thinned     int64 // rows left out by chance to bound memory
 }
 
 // Rank is how one rank compares.

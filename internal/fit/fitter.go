@@ -18,8 +18,8 @@ const (
 	// coarse is how many bins one of the coarse binning takes. A weight that depends on the length of the bins is
 	// not one of the engine: see the reason "bin-length".
 	coarse = 4
-	// maxRows bounds the rows that are kept, per unit: nine days of 3 s bins. Beyond it every second bin is left out.
-	maxRows = 1 << 18
+	// maxRows bounds the rows that are kept, per unit: two days of 3 s bins. Beyond it half of the bins are left out.
+	maxRows = 1 << 16
 	// maxPending is how many samples are looked at before the length of bins is settled.
 	maxPending = 4096
 )

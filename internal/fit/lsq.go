@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"gonum.org/v1/gonum/mat"
+	"gonum.org/v1/gonum/stat"
 )
 
 // plane holds a, b and c of y = a + b*R + c*T.
@@ -65,33 +66,68 @@ func scale(v []float64) float64 {
 // gram fits the plane by the normal equations of centred columns: quicker than leastSquares, and as exact for
 // columns that are fit to be used (a correlation of 0.99 costs two digits of fifteen).
 func gram(c *columns) (plane, bool) {
-	n := float64(c.len())
-	if n < 3 {
+	if c.len() < 3 {
 		return plane{}, false
 	}
-	var my, mr, mt float64
+	mid := middle(c)
+	var m moments
 	for i := range c.y {
-		my += c.y[i]
-		mr += c.r[i]
-		mt += c.t[i]
+		m.add(c.y[i]-mid.y, c.r[i]-mid.r, c.t[i]-mid.t)
 	}
-	my, mr, mt = my/n, mr/n, mt/n
-	var rr, rt, tt, ry, ty float64
-	for i := range c.y {
-		y, r, t := c.y[i]-my, c.r[i]-mr, c.t[i]-mt
-		rr += float64(r * r)
-		rt += float64(r * t)
-		tt += float64(t * t)
-		ry += float64(r * y)
-		ty += float64(t * y)
+	return m.plane(mid)
+}
+
+// centre is a step time, requests and tokens.
+type centre struct{ y, r, t float64 }
+
+// middle of the rows, of which there is one at least.
+func middle(c *columns) centre {
+	return centre{stat.Mean(c.y, nil), stat.Mean(c.r, nil), stat.Mean(c.t, nil)}
+}
+
+// moments are the sums of rows that a plane is fitted from. Rows are added less a centre near their means: else the
+// digits that tell them apart are lost.
+type moments struct{ n, y, r, t, rr, rt, tt, ry, ty float64 }
+
+func (m *moments) add(y, r, t float64) {
+	m.n++
+	m.y += y
+	m.r += r
+	m.t += t
+	m.rr += float64(r * r)
+	m.rt += float64(r * t)
+	m.tt += float64(t * t)
+	m.ry += float64(r * y)
+	m.ty += float64(t * y)
+}
+
+func (m *moments) merge(o *moments) {
+	m.n += o.n
+	m.y += o.y
+	m.r += o.r
+	m.t += o.t
+	m.rr += o.rr
+	m.rt += o.rt
+	m.tt += o.tt
+	m.ry += o.ry
+	m.ty += o.ty
+}
+
+// plane solves the normal equations of rows that were added less c; false: they do not determine it.
+func (m *moments) plane(c centre) (plane, bool) {
+	if m.n < 3 {
+		return plane{}, false
 	}
+	my, mr, mt := m.y/m.n, m.r/m.n, m.t/m.n
+	rr, rt, tt := m.rr-float64(m.r*mr), m.rt-float64(m.r*mt), m.tt-float64(m.t*mt)
+	ry, ty := m.ry-float64(m.r*my), m.ty-float64(m.t*my)
 	det := float64(rr*tt) - float64(rt*rt)
 	if !(det > 1e-10*rr*tt) {
 		return plane{}, false
 	}
 	b := (float64(tt*ry) - float64(rt*ty)) / det
 	k := (float64(rr*ty) - float64(rt*ry)) / det
-	return plane{my - float64(b*mr) - float64(k*mt), b, k}, true
+	return plane{c.y + my - float64(b*(c.r+mr)) - float64(k*(c.t+mt)), b, k}, true
 }
 
 // trimmed fits the plane, leaves out the rows whose residual is more than three robust standard deviations (1.4826 x
@@ -114,9 +150,7 @@ func trimmed(c *columns, solve func(*columns) (plane, bool), kept []bool, work *
 			work.res = append(work.res, c.y[i]-p.at(c.r[i], c.t[i]))
 		}
 		work.scratch = append(work.scratch, work.res...)
-		mid, deviation := mad(work.scratch)
-		// Where the plane is exact, residuals are rounding errors, and no row is an outlier for them.
-		limit := max(3*1.4826*deviation, 1e-9*math.Abs(p[0]))
+		mid, limit := trimLimit(work.scratch, p)
 		changed := false
 		work.cols.reset()
 		for i, e := range work.res {
@@ -135,6 +169,13 @@ func trimmed(c *columns, solve func(*columns) (plane, bool), kept []bool, work *
 		}
 	}
 	return p, true
+}
+
+// trimLimit returns the median of the residuals and how far from it they may be. res is overwritten.
+func trimLimit(res []float64, p plane) (mid, limit float64) {
+	mid, deviation := mad(res)
+	// Where the plane is exact, residuals are rounding errors, and no row is an outlier for them.
+	return mid, max(3*1.4826*deviation, 1e-9*math.Abs(p[0]))
 }
 
 // maxTrims bounds the rounds: logs take about five, and a row on the limit could go in and out for ever.

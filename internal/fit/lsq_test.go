@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"gonum.org/v1/gonum/stat"
 )
 
 // random rows about a plane, with outliers.
@@ -133,21 +135,97 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-func TestThinningKeepsEvenly(t *testing.T) {
-	tab := table{stride: 1}
+func TestThinningKeepsByChance(t *testing.T) {
+	var tab table
 	const n = 5*maxRows + 17
 	for i := range int64(n) {
 		tab.add(row{index: i, y: 1})
 	}
-	if len(tab.rows) > maxRows || len(tab.rows) < maxRows/2 {
-		t.Errorf("%d rows kept, want between half of %d and that", len(tab.rows), maxRows)
+	kept := len(tab.rows)
+	if kept > maxRows || kept < maxRows/2 {
+		t.Errorf("%d rows kept, want between half of %d and that", kept, maxRows)
 	}
-	if got := int64(len(tab.rows)) + tab.thinned; got != n {
+	if got := int64(kept) + tab.thinned; got != n {
 		t.Errorf("%d rows kept or counted, want %d", got, n)
 	}
-	for i, r := range tab.rows {
-		if r.index != int64(i)*tab.stride {
-			t.Fatalf("row %d is of bin %d, want %d: every %d-th bin", i, r.index, int64(i)*tab.stride, tab.stride)
+	// Load that comes and goes every few bins, or doubles in the course of the log, must show as it is.
+	for _, period := range []int64{2, 3, 4, 8, 16, n} {
+		first := 0
+		for i, r := range tab.rows {
+			if i > 0 && r.index <= tab.rows[i-1].index {
+				t.Fatalf("row %d is of bin %d, after bin %d", i, r.index, tab.rows[i-1].index)
+			}
+			if r.index%period < (period+1)/2 {
+				first++
+			}
+		}
+		share := float64((period+1)/2) / float64(period)
+		if got := float64(first) / float64(kept); math.Abs(got-share) > 0.01 {
+			t.Errorf("%.3f of the rows kept are of the first half of each %d bins, want %.3f", got, period, share)
+		}
+	}
+}
+
+// slowNoise is noise that neighbours share, of about unit size.
+func slowNoise(rng *rand.Rand, n int, one func() float64) []float64 {
+	v := make([]float64, n)
+	x := 0.0
+	for i := range v {
+		x = 0.8*x + 0.6*rng.NormFloat64()
+		v[i] = 0.7*x + 0.7*one()
+	}
+	return v
+}
+
+func TestBlockSumsAgreeWithRefits(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	const n = 6000
+	for _, c := range []struct {
+		name string
+		one  func() float64
+	}{
+		{"normal", rng.NormFloat64},
+		{"exponential", func() float64 { return rng.ExpFloat64() - rng.ExpFloat64() }},
+		{"pauses", func() float64 {
+			if rng.IntN(12) == 0 {
+				return 3 + 8*rng.Float64()
+			}
+			return rng.NormFloat64()
+		}},
+	} {
+		name, noise := c.name, slowNoise(rng, n, c.one)
+		load := slowNoise(rng, n, rng.NormFloat64)
+		rows := make([]row, n)
+		for i := range rows {
+			r, tok := 20+4*load[i], 3e5+4e4*load[i]+1e5*rng.Float64()
+			rows[i] = row{index: int64(i), r: r, t: tok, y: 0.02 + 5e-4*r + 2e-8*tok + 1e-3*noise[i]}
+		}
+		d := newDesign(rows)
+		e := d.estimate()
+		block := blockLength(n)
+		sums := newBlockSums(d, e, block)
+		spread := func(draw func(*rand.Rand) (plane, bool)) (v [3]float64) {
+			var of [3][]float64
+			for range 400 {
+				p, ok := draw(rng)
+				if !ok {
+					t.Fatal("a draw determines no plane")
+				}
+				for i := range p {
+					of[i] = append(of[i], p[i])
+				}
+			}
+			for i := range v {
+				v[i] = stat.StdDev(of[i], nil)
+			}
+			return v
+		}
+		got, want := spread(sums.draw), spread(refits(d, block))
+		t.Logf("%s: pull %.3f, spread %.3g of block sums, %.3g of refits", name, sums.pull, got, want)
+		for i := range got {
+			if ratio := got[i] / want[i]; ratio < 0.85 || ratio > 1.18 {
+				t.Errorf("%s: coefficient %d spreads by %.3g with block sums, %.3g with refits", name, i, got[i], want[i])
+			}
 		}
 	}
 }

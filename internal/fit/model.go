@@ -11,7 +11,7 @@ func (e *evidence) model() {
 	if !math.IsNaN(e.res.Heldout) && e.res.Heldout > 0.03 && e.res.Heldout > 3*e.res.Insample {
 		e.weaken(CodeDrift, "take a log from a time in which the engine is warm and nothing else changes", "the last part of the log is predicted %.0f %% wrong by the first, which itself is met to %.1f %%: the engine, or what it shares its machine with, changed meanwhile", 100*e.res.Heldout, 100*e.res.Insample)
 	}
-	kept := e.keptColumns()
+	kept := e.est.keptColumns(e.design)
 	e.curvature(&kept, kept.t, "token", "with sliding windows or compressed attention a token of a long context costs less; the weight holds about the middle of this log only")
 	e.curvature(&kept, kept.r, "request", "batch sizes are padded to captured graphs, or the engine passed from one limit to another; the weight holds about the middle of this log only")
 	e.capped(&kept)
@@ -20,16 +20,6 @@ func (e *evidence) model() {
 	if e.res.Unit != UnitRank && len(e.f.ranks) > 1 && e.coupling > 0.25 || e.res.Unit == UnitRank && e.coupling < 0.75 {
 		e.weaken(CodeCoupling, "fit the ranks that step together alone", "it is not clear whether ranks wait for each other: their steps follow their own load to %.0f %%", 100*e.coupling)
 	}
-}
-
-func (e *evidence) keptColumns() columns {
-	var c columns
-	for i, k := range e.est.kept {
-		if k {
-			c.add(e.design.cols.y[i], e.design.cols.r[i], e.design.cols.t[i])
-		}
-	}
-	return c
 }
 
 // curveParts is how many parts the jackknife leaves out in turn.

@@ -140,7 +140,16 @@ func recordError(err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	return &decodelog.Error{Place: decodelog.Place{File: e.File, Line: int64(e.Line)}, Why: e.Why, Hint: e.Hint, Err: err}
+	out := &decodelog.Error{Place: decodelog.Place{File: e.File, Line: int64(e.Line)}, Why: e.Why, Hint: e.Hint}
+	switch {
+	case e.Damaged:
+		out.Err = err
+	case e.Hint == "" && e.Line == 1:
+		out.Hint = "leave --engine out to have it found"
+	case e.Hint == "" && e.Line == 0:
+		out.Hint = "record with kvroute serve --record FILE --stream-usage"
+	}
+	return out
 }
 
 func (rd *recordings) part(ctx context.Context, run *recordedRun, p *part) error {

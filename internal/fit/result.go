@@ -25,7 +25,7 @@ func (f *Fitter) Result() *Result {
 	e := d.estimate()
 	e.into(res, d)
 	if e.ok {
-		b := bootstrap(&d.cols, d.starts, f.opt)
+		b := bootstrap(d, e, f.opt)
 		res.Draws, res.Block = b.ok, b.block
 		res.A, res.B, res.C = interval(e.trim[0], b.a), interval(e.trim[1], b.b), interval(e.trim[2], b.c)
 		res.Weight = interval(e.trim[1]/e.trim[2], b.w)
@@ -76,18 +76,23 @@ func (d *design) estimate() *estimate {
 	e := &estimate{kept: make([]bool, d.cols.len())}
 	e.plain, e.plainOK = leastSquares(&d.cols)
 	e.trim, e.ok = trimmed(&d.cols, leastSquares, e.kept, &trimWork{})
-	var kept columns
-	for i, k := range e.kept {
-		if k {
-			kept.add(d.cols.y[i], d.cols.r[i], d.cols.t[i])
-		}
-	}
+	kept := e.keptColumns(d)
 	e.n = kept.len()
 	e.r2, e.corr = math.NaN(), correlation(kept.r, kept.t)
 	if e.ok {
 		e.r2 = rSquared(&kept, e.trim)
 	}
 	return e
+}
+
+func (e *estimate) keptColumns(d *design) columns {
+	var c columns
+	for i, k := range e.kept {
+		if k {
+			c.add(d.cols.y[i], d.cols.r[i], d.cols.t[i])
+		}
+	}
+	return c
 }
 
 // correlation of x and y; NaN where one of them is constant.

@@ -51,12 +51,7 @@ func (e *estimate) stretch(d *design, block int) float64 {
 
 // influence is what each bin adds to the error of the weight, up to a factor.
 func (e *estimate) influence(d *design) []float64 {
-	var kept columns
-	for i, k := range e.kept {
-		if k {
-			kept.add(0, d.cols.r[i], d.cols.t[i])
-		}
-	}
+	kept := e.keptColumns(d)
 	mr, mt := stat.Mean(kept.r, nil), stat.Mean(kept.t, nil)
 	rr, tt, rt := stat.Variance(kept.r, nil), stat.Variance(kept.t, nil), stat.Covariance(kept.r, kept.t, nil)
 	b, c := e.trim[1], e.trim[2]

@@ -131,7 +131,7 @@ func (r Reason) grade() int {
 // data judges what there is to fit.
 func (e *evidence) data() {
 	c, bins := &e.res.Counts, e.design.bins()
-	if total := c.PrefillBins + int64(len(e.design.rows)); total > 0 {
+	if total := c.PrefillBins + int64(len(e.design.rows)) + c.Thinned; total > 0 {
 		share := float64(c.PrefillBins) / float64(total)
 		hint := "take the log of a decode-only worker, or one in which all prompts are sent first"
 		switch text := "prefill ran in %.0f %% of the bins, which then do not show decode steps: this is a server that does both"; {
@@ -310,7 +310,7 @@ func (e *evidence) remarks() {
 		e.remark(CodeLongBins, "bins are %g s long, not %g s, as ranks print less often than that", float64(e.res.BinNS)/1e9, float64(e.f.opt.BinNS)/1e9)
 	}
 	if c.Thinned > 0 {
-		e.remark(CodeThinned, "of this very long log %d rows were left out evenly", c.Thinned)
+		e.remark(CodeThinned, "of this very long log %d of %d bins were left out by chance", c.Thinned, c.Thinned+int64(len(e.design.rows)))
 	}
 }
 
