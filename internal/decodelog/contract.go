@@ -73,7 +73,7 @@ type Error struct {
 	Place
 	Why  string
 	Hint string // "" none
-	Err  error  // of the source; nil: none
+	Err  error  // of the source, which cannot be read or is damaged; nil: it is not what is wanted
 }
 
 // Error returns "file:line: why".

@@ -33,14 +33,16 @@ func (st *state) found() (why, hint string) {
 		return fmt.Sprintf("no line of %s, but %s", st.engine, first(kindForeign)), "leave --engine out to have it found"
 	case has(kindPrefill):
 		return "no decode batches, only prefill: " + first(kindPrefill), "this is a prefill leg: take the log of a decode leg; " + sglang
+	case st.rep.Bytes == 0:
+		return "there is nothing in it", st.hint(sglang, vllm)
+	case has(kindBinary) && st.kind[kindBinary].N*2 > st.kind[kindOther].N:
+		return "this is not a log but binary data: " + first(kindBinary), "give the engine's log as text, gzip or zstd"
 	case has(kindATOM) || st.engine == ATOM:
 		return "ATOM prints nothing about decode steps" + in(has(kindATOM), first(kindATOM)), "record with kvroute serve --record in front of it and fit the recording, or run the model under SGLang or vLLM to take a log"
 	case has(kindSGLangMetrics):
 		return "metrics of SGLang are gauges without step times: " + first(kindSGLangMetrics), "give its log: " + sglang
 	case has(kindRequest):
 		return "statistics of requests, but no decode batches: " + first(kindRequest), sglang
-	case has(kindBinary) && st.kind[kindBinary].N*2 > st.kind[kindOther].N:
-		return "this is not a log but binary data: " + first(kindBinary), "give the engine's log as text, gzip or zstd"
 	}
 	return "no line about decode steps; found: " + st.list(), st.hint(sglang, vllm)
 }
@@ -69,9 +71,6 @@ func (st *state) list() string {
 		if c := st.kind[k]; c.N > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", c.N, kindWords[k]))
 		}
-	}
-	if len(parts) == 0 {
-		return "nothing, the input is empty"
 	}
 	return strings.Join(parts, ", ")
 }

@@ -201,7 +201,7 @@ func TestRefused(t *testing.T) {
 		want string
 		hint string
 	}{
-		{"empty", Options{}, []string{"a", ""}, "a: no line about decode steps; found: nothing, the input is empty", "--decode-log-interval"},
+		{"empty", Options{}, []string{"a", ""}, "a: there is nothing in it", "--decode-log-interval"},
 		{"mixed in one", Options{}, []string{"a", sglang + vllm}, "a:2: statistics lines of vLLM here, but statistics lines of SGLang in a:1", "--engine sglang"},
 		{"mixed in two", Options{}, []string{"a", sglang, "b", "x\n" + vllm}, "b:2: statistics lines of vLLM here, but statistics lines of SGLang in a:1", "one by one"},
 		{"two tell the same", Options{}, []string{"a", vllm, "b", metrics}, "b:2: metrics of vLLM here, but statistics lines of vLLM in a:1", "fit one of them"},

@@ -116,7 +116,7 @@ func (s *source) rareLine(line []byte) error {
 		}
 		ok, err := s.is(VLLM, true)
 		if err != nil || !ok {
-			s.other(kindMetrics, line)
+			s.other(kindForeign, line)
 			return err
 		}
 		s.scrape = newScraper(s)

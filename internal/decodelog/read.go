@@ -381,9 +381,15 @@ func (s *source) broken(err error) error {
 		return err
 	}
 	e := &Error{Place: s.here(), Why: "cannot be read: " + err.Error(), Err: err}
+	if s.lr.src != io.Reader(s.raw) { // packed
+		e.Hint = "copy or pack it again; what unpacks of it can be fitted: zcat " + s.name + " | kvroute fit -"
+	}
 	var t *trace.Error
 	if errors.As(err, &t) {
 		e.Why, e.Hint = t.Why, t.Hint
+		if !t.Damaged {
+			e.Err = nil
+		}
 	}
 	return e
 }
