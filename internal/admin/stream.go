@@ -49,6 +49,8 @@ func (a *api) stream(w http.ResponseWriter, r *http.Request) {
 		}
 		interval = d
 	}
+	// Of known workers, only what changed: for those who say that they read it.
+	short := r.URL.Query().Get("changes") != ""
 	leave, ok := a.Hub.Watch()
 	if !ok {
 		w.Header().Set("Retry-After", "5")
@@ -75,6 +77,9 @@ func (a *api) stream(w http.ResponseWriter, r *http.Request) {
 		// A write that waited has let ticks pass: the delta is from what was sent last, however long ago.
 		if now := a.Hub.Current(interval / 2); now != sent {
 			d := snapshot.Diff(sent, now)
+			if d != nil && short && d.Shorten(sent) != nil {
+				return
+			}
 			sent = now
 			if d != nil && out.event("delta", d) != nil {
 				return

@@ -5,6 +5,8 @@
 // watcher's own clock does not matter: ages are differences to AtMS. What is not known is nil.
 package snapshot
 
+import "encoding/json"
+
 // Schema names the form of a Snapshot. Readers ignore fields they do not know.
 const Schema = "kvroute.snapshot/v1"
 
@@ -190,16 +192,18 @@ type Warning struct {
 
 // Delta is what changed from one Snapshot to a later one of the same run.
 type Delta struct {
-	Run      string    `json:"run"`
-	From     uint64    `json:"from"` // Seq of the snapshot it applies to
-	Seq      uint64    `json:"seq"`
-	AtMS     int64     `json:"at_unix_ms"`
-	Router   *Router   `json:"router,omitempty"`
-	Workers  []Worker  `json:"workers,omitempty"` // new and changed ones, whole
-	Gone     []string  `json:"gone,omitempty"`    // route keys
-	Cache    *Cache    `json:"cache,omitempty"`
-	Picks    []Pick    `json:"picks,omitempty"` // new ones
-	Warnings []Warning `json:"warnings,omitempty"`
+	Run     string   `json:"run"`
+	From    uint64   `json:"from"` // Seq of the snapshot it applies to
+	Seq     uint64   `json:"seq"`
+	AtMS    int64    `json:"at_unix_ms"`
+	Router  *Router  `json:"router,omitempty"`
+	Workers []Worker `json:"workers,omitempty"` // new and changed ones, whole
+	// Changes are the fields that differ, as JSON, of workers that the snapshot has, by route key; see Shorten.
+	Changes  map[string]json.RawMessage `json:"changes,omitempty"`
+	Gone     []string                   `json:"gone,omitempty"` // route keys
+	Cache    *Cache                     `json:"cache,omitempty"`
+	Picks    []Pick                     `json:"picks,omitempty"` // new ones
+	Warnings []Warning                  `json:"warnings,omitempty"`
 	// WarningsChanged says that Warnings is the whole new list, be it empty.
 	WarningsChanged bool `json:"warnings_changed,omitempty"`
 }

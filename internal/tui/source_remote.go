@@ -199,7 +199,11 @@ func (r *Remote) follow(ctx context.Context, send func(Update)) error {
 	defer cancel(nil)
 	alarm := time.AfterFunc(answerIn, func() { cancel(errors.New("no answer")) })
 	defer alarm.Stop()
-	resp, err := r.get(ctx, "/v1/admin/stream", "interval="+url.QueryEscape(r.interval.String()))
+	query := "interval=" + url.QueryEscape(r.interval.String())
+	if r.tape == nil { // tapes are of whole entries, which every version plays
+		query += "&changes=1"
+	}
+	resp, err := r.get(ctx, "/v1/admin/stream", query)
 	var refused *Refusal
 	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
 		return r.poll(ctx, send, alarm)
@@ -262,14 +266,10 @@ func next(last *snapshot.Snapshot, data []byte) (*snapshot.Snapshot, error) {
 	if !bytes.HasPrefix(data, []byte(`{"run":`)) { // as deltas begin
 		return snapshot.Decode(data)
 	}
-	d, err := snapshot.DecodeDelta(data)
-	if err != nil {
-		return nil, err
-	}
 	if last == nil {
 		return nil, errors.New("it begins with a delta")
 	}
-	return last.Apply(d)
+	return snapshot.Follow(last, data)
 }
 
 func (r *Remote) show(s *snapshot.Snapshot, raw []byte, send func(Update)) {
