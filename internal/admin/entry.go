@@ -1,7 +1,8 @@
 package admin
 
 import (
-	"fmt"
+	"encoding/binary"
+	"encoding/hex"
 	"time"
 
 	"github.com/kvroute/kvroute/internal/fleet"
@@ -18,12 +19,24 @@ func optional[T comparable](v T) *T {
 	return &v
 }
 
+// Lists without an entry, which are not null in JSON.
+var (
+	noHistory = []uint32{}
+	noParity  = []snapshot.Parity{}
+)
+
 func millis(t time.Time) *int64 {
 	if t.IsZero() {
 		return nil
 	}
 	ms := t.UnixMilli()
 	return &ms
+}
+
+func hexOf(v uint64) string {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], v)
+	return hex.EncodeToString(b[:])
 }
 
 // entry is a target as the API shows it, without what vitals know.
@@ -34,14 +47,14 @@ func entry(s *fleet.TargetState, data func(string) router.WorkerState, blockSize
 		Approximate: s.Approximate, BlockCount: s.Blocks, LowerBlocks: s.LowerBlocks,
 		Tiers:      [3]int{s.Blocks - s.LowerBlocks, s.LowerBlocks - s.DiskBlocks, s.DiskBlocks},
 		PoolBlocks: optional(s.PoolBlocks), PageSize: optional(s.PageSize),
-		ContentHash: fmt.Sprintf("%016x", s.ContentHash), Orphans: s.Orphans, Holes: s.Holes,
+		ContentHash: hexOf(s.ContentHash), Orphans: s.Orphans, Holes: s.Holes,
 		ActiveBlocks: s.ActiveBlocks, PendingTokens: s.PendingTokens, HeldRequests: s.HeldRequests, HeldTokens: s.HeldTokens,
-		History: []uint32{},
+		History: noHistory,
 		Stream: snapshot.Stream{
 			LastEventMS: millis(s.Stream.LastEvent), Batches: s.Stream.Batches, Replayed: s.Stream.Replayed, Gaps: s.Stream.Gaps, Missing: s.Stream.Missing,
-			Restarts: s.Stream.Restarts, Bad: s.Stream.Bad, Skipped: s.Stream.Skipped, StoredHist: []uint32{}, RemovedHist: []uint32{},
+			Restarts: s.Stream.Restarts, Bad: s.Stream.Bad, Skipped: s.Stream.Skipped, StoredHist: noHistory, RemovedHist: noHistory,
 		},
-		Parity:      []snapshot.Parity{},
+		Parity:      noParity,
 		Predictions: snapshot.Prediction(s.Predictions),
 	}
 	if s.PoolBlocks > 0 && s.PageSize > 0 && s.Joined {
@@ -50,6 +63,9 @@ func entry(s *fleet.TargetState, data func(string) router.WorkerState, blockSize
 	}
 	if s.Stream.HasSeq {
 		w.Stream.Sequence = &s.Stream.Seq
+	}
+	if len(s.Parity) > 0 {
+		w.Parity = make([]snapshot.Parity, 0, len(s.Parity))
 	}
 	for _, p := range s.Parity {
 		w.Parity = append(w.Parity, snapshot.Parity{Case: p.Name, Verdict: p.Verdict, Detail: p.Detail})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,8 +24,9 @@ type HubConfig struct {
 	Draining func() bool                            // nil: never
 	Version  string
 	Policy   string
-	Flags    map[string]any // effective flags of the scorer
-	Text     bool           // prefixes show text
+	Flags    map[string]any   // effective flags of the scorer
+	Text     bool             // prefixes show text
+	Now      func() time.Time // nil: time.Now
 }
 
 // Hub makes snapshots of a router for all who watch it: one a moment, whoever asks. It holds nothing for a
@@ -36,23 +38,36 @@ type Hub struct {
 	started  time.Time
 	watchers atomic.Int64
 
-	mu      sync.Mutex
-	last    *snapshot.Snapshot
-	made    time.Time
-	cacheAt time.Time
-	cache   snapshot.Cache
+	mu       sync.Mutex
+	last     *snapshot.Snapshot
+	made     time.Time
+	nextTree time.Time
+	cache    snapshot.Cache
+	order    order
+	states   []fleet.TargetState // memory of make
 }
 
 // NewHub makes a Hub. Run must be called for warnings to be noticed while nobody watches.
 func NewHub(cfg HubConfig) *Hub {
-	return &Hub{cfg: cfg, run: rand.Text()[:12], started: time.Now()}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Hub{cfg: cfg, run: rand.Text()[:12], started: cfg.Now()}
 }
 
 // Periods of what costs most.
 const (
-	lookEvery  = time.Second // for warnings
-	cacheEvery = time.Second // the tree of prefixes
+	lookEvery = time.Second            // for warnings
+	treeEvery = time.Second            // the tree of prefixes
+	treeEntry = 100 * time.Microsecond // and as much more for each holder of one of them: the tree is sent whole
 )
+
+func entries(ps []snapshot.Prefix) (n int) {
+	for i := range ps {
+		n += len(ps[i].Holders)
+	}
+	return n
+}
 
 // Run looks for what is wrong until ctx is done.
 func (h *Hub) Run(ctx context.Context) {
@@ -71,7 +86,7 @@ func (h *Hub) Run(ctx context.Context) {
 func (h *Hub) look() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := h.make(time.Now(), false)
+	s := h.make(h.cfg.Now(), false)
 	h.cfg.Vitals.Watch(s)
 }
 
@@ -80,7 +95,7 @@ func (h *Hub) look() {
 func (h *Hub) Current(maxAge time.Duration) *snapshot.Snapshot {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := time.Now()
+	now := h.cfg.Now()
 	if h.last != nil && now.Sub(h.made) < maxAge {
 		return h.last
 	}
@@ -99,7 +114,7 @@ func (h *Hub) Current(maxAge time.Duration) *snapshot.Snapshot {
 // Fresh returns a snapshot of this moment.
 func (h *Hub) Fresh() *snapshot.Snapshot {
 	s := *h.Current(0)
-	s.AtMS = time.Now().UnixMilli()
+	s.AtMS = h.cfg.Now().UnixMilli()
 	return &s
 }
 
@@ -150,25 +165,49 @@ func (h *Hub) make(now time.Time, whole bool) *snapshot.Snapshot {
 	if h.cfg.Draining != nil && h.cfg.Draining() {
 		s.Router.Draining, s.Router.Ready = true, false
 	}
-	states := f.States()
+	h.states = f.AppendStates(h.states[:0])
+	states := h.states
 	s.Workers = make([]snapshot.Worker, len(states))
-	for i := range states {
-		s.Workers[i] = entry(&states[i], h.cfg.Data, f.BlockSize())
+	for to, from := range h.order.of(states) {
+		s.Workers[to] = entry(&states[from], h.cfg.Data, f.BlockSize())
 	}
-	snapshot.SortWorkers(s.Workers)
 	if !whole {
 		return s
 	}
 	h.cfg.Vitals.Fill(s.AtMS, s)
-	if now.Sub(h.cacheAt) >= cacheEvery {
-		h.cacheAt = now
+	if !now.Before(h.nextTree) {
 		size := f.Size()
 		h.cache = snapshot.Cache{Held: int64(size.Members), Distinct: int64(min(size.Blocks, size.Members))}
 		h.cache.Prefixes, h.cache.Sampled = h.cfg.Vitals.Prefixes(f.Holders)
 		if h.cache.Prefixes == nil {
 			h.cache.Prefixes = []snapshot.Prefix{}
 		}
+		h.nextTree = now.Add(treeEvery + treeEntry*time.Duration(entries(h.cache.Prefixes)))
 	}
 	s.Cache = h.cache
 	return s
 }
+
+// order is the places of states in a snapshot, made anew only where the targets are other ones.
+type order struct {
+	names [][3]string // of states: model, role, route key
+	at    []int       // by place in the snapshot, the place among the states
+}
+
+func (o *order) of(states []fleet.TargetState) []int {
+	same := len(states) == len(o.names)
+	for i := 0; same && i < len(states); i++ {
+		same = o.names[i] == nameOf(&states[i])
+	}
+	if same {
+		return o.at
+	}
+	o.names, o.at = make([][3]string, len(states)), make([]int, len(states))
+	for i := range states {
+		o.names[i], o.at[i] = nameOf(&states[i]), i
+	}
+	slices.SortStableFunc(o.at, func(a, b int) int { return snapshot.Compare(o.names[a], o.names[b]) })
+	return o.at
+}
+
+func nameOf(s *fleet.TargetState) [3]string { return [3]string{s.Model, s.Role, s.RouteKey} }

@@ -94,6 +94,7 @@ type Fleet struct {
 	mu      sync.RWMutex
 	specs   bool               // discovery has spoken
 	workers map[string]*worker // by id
+	sorted  []*worker          // the same, by id; made anew with every change, nil: not yet
 	models  map[string]*model  // by name
 	lives   map[string]target.Incarnation
 	replays *feed.Limiter
@@ -130,6 +131,7 @@ func (f *Fleet) Update(specs []discovery.Spec) {
 			continue
 		}
 		delete(f.workers, id)
+		f.sorted = nil
 		f.log.Info("worker leaves", "worker", id)
 		w.end()
 		if f.cfg.OnLeave != nil {
@@ -143,6 +145,7 @@ func (f *Fleet) Update(specs []discovery.Spec) {
 		f.lives[s.ID]++
 		w := newWorker(f, s, f.lives[s.ID])
 		f.workers[s.ID] = w
+		f.sorted = nil
 		f.log.Info("worker found", "worker", s.ID, "url", s.URL.Redacted(), "incarnation", uint32(w.life))
 		f.wg.Go(w.run)
 	}
@@ -160,6 +163,7 @@ func (f *Fleet) renew(w *worker) {
 	f.lives[id]++
 	n := newWorker(f, w.spec, f.lives[id])
 	f.workers[id] = n
+	f.sorted = nil
 	f.wg.Go(n.run)
 }
 
@@ -204,16 +208,24 @@ func (f *Fleet) model(name string) (m *model, adapter string, ok bool) {
 	return nil, "", false
 }
 
-// all returns the workers by id.
+// all returns the workers by id, in a slice that must not be changed.
 func (f *Fleet) all() []*worker {
 	f.mu.RLock()
-	defer f.mu.RUnlock()
-	ws := make([]*worker, 0, len(f.workers))
-	for _, w := range f.workers {
-		ws = append(ws, w)
+	ws := f.sorted
+	f.mu.RUnlock()
+	if ws != nil {
+		return ws
 	}
-	slices.SortFunc(ws, func(a, b *worker) int { return strings.Compare(a.spec.ID, b.spec.ID) })
-	return ws
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sorted == nil {
+		f.sorted = make([]*worker, 0, len(f.workers))
+		for _, w := range f.workers {
+			f.sorted = append(f.sorted, w)
+		}
+		slices.SortFunc(f.sorted, func(a, b *worker) int { return strings.Compare(a.spec.ID, b.spec.ID) })
+	}
+	return f.sorted
 }
 
 // Models implements router.Fleet: the entries of all workers, each id once, fields as the worker gave them.

@@ -127,7 +127,7 @@ func (f *Fleet) WriteMirrors(out io.Writer) (n int, err error) {
 					f.log.Info("mirror is left out of the snapshot: its engine's hashes leave salts or cache groups out", "worker", g.key)
 					return
 				}
-				st, _ := g.model.pool.Look(g.id)
+				st, _, _ := g.model.pool.Look(g.id)
 				meta := mirrorfile.Meta{
 					Worker: wk.spec.ID, Rank: g.rank, Engine: wk.engine(), Model: g.model.name, BlockSize: g.model.pool.BlockSize(),
 					PageSize: wk.pageNow(), Seq: at.Last.Seq, HasSeq: true, Payload: at.Last.Hash, Time: time.Now().UnixNano(),

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"slices"
 	"time"
 
 	"github.com/kvroute/kvroute/internal/feed"
@@ -73,16 +74,20 @@ type ParityState struct {
 }
 
 // States returns what is known of every target, by worker and rank.
-func (f *Fleet) States() []TargetState {
-	var list []TargetState
-	for _, w := range f.all() {
-		list = append(list, w.states()...)
+func (f *Fleet) States() []TargetState { return f.AppendStates(nil) }
+
+// AppendStates appends to list what is known of every target, by worker and rank.
+func (f *Fleet) AppendStates(list []TargetState) []TargetState {
+	ws := f.all()
+	list = slices.Grow(list, len(ws))
+	for _, w := range ws {
+		list = w.states(list)
 	}
 	return list
 }
 
-func (w *worker) states() []TargetState {
-	base := TargetState{WorkerID: w.spec.ID, RouteKey: w.spec.ID, URL: w.url.Redacted(), Model: w.spec.Model, Role: string(w.spec.Role), Engine: w.engine()}
+func (w *worker) states(list []TargetState) []TargetState {
+	base := TargetState{WorkerID: w.spec.ID, RouteKey: w.spec.ID, URL: w.at, Model: w.spec.Model, Role: string(w.spec.Role), Engine: w.engine()}
 	w.mu.Lock()
 	base.Health, base.HealthReason, base.PageSize, base.Parity = w.health, w.reason, w.page, w.parity
 	if w.model != nil {
@@ -95,15 +100,14 @@ func (w *worker) states() []TargetState {
 	w.mu.Unlock()
 	if len(targets) == 0 {
 		base.Stream.Reason = base.HealthReason
-		return []TargetState{base}
+		return append(list, base)
 	}
-	var list []TargetState
 	for _, g := range targets {
 		s := base
 		s.RouteKey, s.Joined, s.Approximate = g.key, true, g.stream == nil
-		st, ld := g.model.pool.Look(g.id)
+		st, ld, sum := g.model.pool.Look(g.id)
 		s.Blocks, s.LowerBlocks, s.DiskBlocks, s.Orphans, s.Holes = st.Blocks, st.Lower, st.Disk, st.Orphans, st.Holes
-		s.ContentHash = g.model.pool.ContentHash(g.id)
+		s.ContentHash = sum
 		s.ActiveBlocks, s.PendingTokens, s.HeldRequests, s.HeldTokens = ld.ActiveBlocks, ld.PendingTokens, ld.HeldRequests, ld.HeldTokens
 		s.Stream = g.trust()
 		g.mu.Lock()

@@ -25,6 +25,7 @@ type worker struct {
 	f    *Fleet
 	spec discovery.Spec
 	url  *url.URL
+	at   string // url without a password
 	life target.Incarnation
 
 	ctx  context.Context //nolint:containedctx // the worker's own life; ended by end
@@ -45,7 +46,7 @@ type worker struct {
 }
 
 func newWorker(f *Fleet, s discovery.Spec, life target.Incarnation) *worker {
-	w := &worker{f: f, spec: s, url: s.URL, life: life, health: Starting, reason: "has not answered yet", page: s.BlockSize}
+	w := &worker{f: f, spec: s, url: s.URL, at: s.URL.Redacted(), life: life, health: Starting, reason: "has not answered yet", page: s.BlockSize}
 	w.ctx, w.stop = context.WithCancel(f.ctx)
 	return w
 }

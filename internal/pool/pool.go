@@ -280,11 +280,11 @@ func (p *Pool) enter() {
 	p.want.Add(-1)
 }
 
-// Look is what a target's mirror and account hold now.
-func (p *Pool) Look(id target.ID) (index.Stats, load.Load) {
+// Look is what a target's mirror and account hold now, and the hash of the mirror's content: see ContentHash.
+func (p *Pool) Look(id target.ID) (index.Stats, load.Load, uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.index.Stats(id), p.ledger.Load(id)
+	return p.index.Stats(id), p.ledger.Load(id), p.index.ContentHash(id)
 }
 
 // Holders calls each with every present target that holds leading blocks of chain, in route-key order. each must be

@@ -68,7 +68,7 @@ func TestPickFollowsTheMirror(t *testing.T) {
 	if err := p.Pick(request(c), nil, &d, nil); err != nil || d.PickedTerms().Candidate.Target != b || d.PickedTerms().Hits != 8 {
 		t.Fatalf("picked %+v, %v; want b with 8 hits", d.PickedTerms(), err)
 	}
-	if _, ld := p.Look(b); ld.HeldRequests != 1 {
+	if _, ld, _ := p.Look(b); ld.HeldRequests != 1 {
 		t.Errorf("b holds %d requests, want 1", ld.HeldRequests)
 	}
 	if !p.Release(d.Handle, 2, 5) || p.Release(d.Handle, 3, 5) {
@@ -107,7 +107,7 @@ func TestLateReleaseAfterReturn(t *testing.T) {
 	if !p.Release(d.Handle, 5, 1) {
 		t.Error("the former life's reservation was lost")
 	}
-	if _, ld := p.Look(fresh); ld.HeldRequests != 1 {
+	if _, ld, _ := p.Look(fresh); ld.HeldRequests != 1 {
 		t.Errorf("the new life holds %d requests, want its own 1", ld.HeldRequests)
 	}
 	p.Release(d2.Handle, 6, 1)
@@ -144,7 +144,7 @@ func TestLongOperations(t *testing.T) {
 	if _, err := p.Apply(a, []index.Op{{Kind: index.Remove, Handles: hs[5:]}}); err != nil {
 		t.Fatal(err)
 	}
-	if st, _ := p.Look(a); st.Blocks != 5 {
+	if st, _, _ := p.Look(a); st.Blocks != 5 {
 		t.Errorf("%d blocks stay, want 5", st.Blocks)
 	}
 }
@@ -200,7 +200,7 @@ func TestGuessAgainstNaive(t *testing.T) {
 			}
 			delete(naive, oldest)
 		}
-		if st, _ := p.Look(id); st.Blocks != len(naive) || st.Orphans != 0 || st.Holes != 0 {
+		if st, _, _ := p.Look(id); st.Blocks != len(naive) || st.Orphans != 0 || st.Holes != 0 {
 			t.Fatalf("step %d: mirror %+v, want %d blocks and no orphans or holes", step, st, len(naive))
 		}
 	}

@@ -18,23 +18,8 @@ func Diff(old, now *Snapshot) *Delta {
 		r := now.Router
 		d.Router, changed = &r, true
 	}
-	was := make(map[string]*Worker, len(old.Workers))
-	for i := range old.Workers {
-		was[old.Workers[i].RouteKey] = &old.Workers[i]
-	}
-	for i := range now.Workers {
-		w := &now.Workers[i]
-		if o := was[w.RouteKey]; o == nil || !reflect.DeepEqual(o, w) {
-			d.Workers = append(d.Workers, *w)
-		}
-		delete(was, w.RouteKey)
-	}
-	for i := range old.Workers {
-		if key := old.Workers[i].RouteKey; was[key] != nil {
-			d.Gone = append(d.Gone, key)
-		}
-	}
-	if !reflect.DeepEqual(old.Cache, now.Cache) {
+	d.Workers, d.Gone = diffWorkers(old.Workers, now.Workers)
+	if !old.Cache.same(&now.Cache) {
 		c := now.Cache
 		d.Cache = &c
 	}
@@ -46,6 +31,47 @@ func Diff(old, now *Snapshot) *Delta {
 		return nil
 	}
 	return d
+}
+
+// diffWorkers returns the workers of now that are new or changed, and the route keys of those gone.
+func diffWorkers(old, now []Worker) (changed []Worker, gone []string) {
+	if sameKeys(old, now) { // the usual case
+		for i := range now {
+			if !old[i].same(&now[i]) {
+				changed = append(changed, now[i])
+			}
+		}
+		return changed, nil
+	}
+	was := make(map[string]*Worker, len(old))
+	for i := range old {
+		was[old[i].RouteKey] = &old[i]
+	}
+	for i := range now {
+		w := &now[i]
+		if o := was[w.RouteKey]; o == nil || !o.same(w) {
+			changed = append(changed, *w)
+		}
+		delete(was, w.RouteKey)
+	}
+	for i := range old {
+		if key := old[i].RouteKey; was[key] != nil {
+			gone = append(gone, key)
+		}
+	}
+	return changed, gone
+}
+
+func sameKeys(old, now []Worker) bool {
+	if len(old) != len(now) {
+		return false
+	}
+	for i := range old {
+		if old[i].RouteKey != now[i].RouteKey {
+			return false
+		}
+	}
+	return true
 }
 
 // newPicks are those of now that came after the last of old.
@@ -123,14 +149,19 @@ func patch(old, changed []Worker, gone []string) []Worker {
 // SortWorkers puts workers into the order of a Snapshot: by model, role and route key.
 func SortWorkers(ws []Worker) {
 	slices.SortStableFunc(ws, func(a, b Worker) int {
-		if c := strings.Compare(a.Model, b.Model); c != 0 {
-			return c
-		}
-		if c := strings.Compare(a.Role, b.Role); c != 0 {
-			return c
-		}
-		return compareKeys(a.RouteKey, b.RouteKey)
+		return Compare([3]string{a.Model, a.Role, a.RouteKey}, [3]string{b.Model, b.Role, b.RouteKey})
 	})
+}
+
+// Compare is the order of workers in a Snapshot, each by its model, role and route key.
+func Compare(a, b [3]string) int {
+	if c := strings.Compare(a[0], b[0]); c != 0 {
+		return c
+	}
+	if c := strings.Compare(a[1], b[1]); c != 0 {
+		return c
+	}
+	return compareKeys(a[2], b[2])
 }
 
 // compareKeys orders route keys with numbers in them by their value: w2 before w10, ranks of one worker in order.

@@ -1,5 +1,7 @@
 package vitals
 
+import "github.com/kvroute/kvroute/internal/snapshot"
+
 // slot is what happened in one span of time.
 type slot struct {
 	n       uint32 // requests, or blocks stored
@@ -13,6 +15,8 @@ type ring struct {
 	span  int64 // ms
 	at    int64 // number of the newest span: time / span
 	slots []slot
+	moved uint64 // how often it was added to
+	last  int64  // number of the span that was added to last
 }
 
 func newRing(span int64, n int) ring { return ring{span: span, slots: make([]slot, n)} }
@@ -20,6 +24,8 @@ func newRing(span int64, n int) ring { return ring{span: span, slots: make([]slo
 // now returns the slot of a time in ms, after forgetting those that it pushes out.
 func (r *ring) now(ms int64) *slot {
 	r.advance(ms)
+	r.moved++
+	r.last = r.at
 	return &r.slots[r.at%int64(len(r.slots))]
 }
 
@@ -68,6 +74,43 @@ func (r *ring) history(ms int64, n int, get func(*slot) uint32) []uint32 {
 		}
 	}
 	return out
+}
+
+// shown is what a snapshot last showed of a ring. Past spans do not change, so that as long as the newest span is
+// the same and nothing was added all of it stands, and histories as long as the pair of spans is.
+type shown struct {
+	known             bool
+	at                int64
+	moved             uint64
+	rate              float64
+	share             *float64
+	pair              int64
+	history, removals []uint32 // shared with snapshots: never changed
+}
+
+// show brings what is shown of a ring up to date.
+func (r *ring) show(ms int64, x *shown) {
+	if x.known && x.moved == r.moved && x.at-r.last > int64(len(r.slots)) {
+		return // all zeros, as before
+	}
+	if r.moved == 0 {
+		x.history, x.removals = nothing, nothing
+		return
+	}
+	r.advance(ms)
+	if x.known && x.at == r.at && x.moved == r.moved {
+		return
+	}
+	if !x.known || x.at != r.at {
+		x.rate = rate(r, ms)
+	}
+	x.share = r.sum(ms, shareSpans, true).share()
+	if pair := r.at &^ 1; !x.known || x.pair != pair {
+		x.pair = pair
+		x.history = r.history(ms, snapshot.HistoryLength, func(s *slot) uint32 { return s.n })
+		x.removals = r.history(ms, snapshot.HistoryLength, func(s *slot) uint32 { return s.removed })
+	}
+	x.known, x.at, x.moved = true, r.at, r.moved
 }
 
 // share is hit over of, nil where nothing was asked for.

@@ -46,8 +46,10 @@ type Vitals struct {
 
 	picks   [snapshot.MaxPicks]kept // by kept number modulo its length
 	kept    uint64
-	budget  float64 // decisions that may be kept now
-	spentAt int64   // ms
+	tail    []snapshot.Pick // those of picks that were handed out, and older ones
+	handed  uint64          // kept when they were
+	budget  float64         // decisions that may be kept now
+	spentAt int64           // ms
 
 	chains   [chainsKept]chain
 	chained  uint64
@@ -63,6 +65,7 @@ type vitals struct {
 	stored   uint64
 	removed  uint64
 	clears   uint64
+	shown    struct{ ring, blocks, reported shown }
 }
 
 // kept is a decision with its short form.
@@ -217,26 +220,47 @@ func (v *Vitals) Fill(ms int64, s *snapshot.Snapshot) {
 		w := &s.Workers[i]
 		t := v.targets[w.RouteKey]
 		if t == nil {
-			zero := make([]uint32, snapshot.HistoryLength)
-			w.History, w.Stream.StoredHist, w.Stream.RemovedHist = zero, zero, zero
+			w.History, w.Stream.StoredHist, w.Stream.RemovedHist = nothing, nothing, nothing
 			continue
 		}
-		w.Requests, w.RequestRate = t.requests, rate(&t.ring, ms)
-		w.HitShare = t.ring.sum(ms, shareSpans, true).share()
-		w.ReportedShare = t.reported.sum(ms, shareSpans, true).share()
-		requests := func(s *slot) uint32 { return s.n }
-		w.History = t.ring.history(ms, snapshot.HistoryLength, requests)
-		w.Stream.StoredHist = t.blocks.history(ms, snapshot.HistoryLength, requests)
-		w.Stream.RemovedHist = t.blocks.history(ms, snapshot.HistoryLength, func(s *slot) uint32 { return s.removed })
+		x := &t.shown
+		t.ring.show(ms, &x.ring)
+		t.blocks.show(ms, &x.blocks)
+		t.reported.show(ms, &x.reported)
+		w.Requests, w.RequestRate, w.HitShare, w.History = t.requests, x.ring.rate, x.ring.share, x.ring.history
+		w.ReportedShare = x.reported.share
+		w.Stream.StoredHist, w.Stream.RemovedHist = x.blocks.history, x.blocks.removals
 		w.Stream.Stored, w.Stream.Removed, w.Stream.Clears = t.stored, t.removed, t.clears
 	}
-	n := min(v.kept, uint64(len(v.picks)))
-	s.Picks = make([]snapshot.Pick, 0, n)
-	for i := v.kept - n; i < v.kept; i++ {
-		s.Picks = append(s.Picks, v.picks[i%uint64(len(v.picks))].short)
-	}
+	s.Picks = v.latest()
 	s.Warnings = v.warnings.list()
 }
+
+// latest returns the short forms of the decisions kept. What was handed out stays as it is: new ones are put behind
+// it, in memory that it cannot reach.
+func (v *Vitals) latest() []snapshot.Pick {
+	size := uint64(len(v.picks))
+	from := max(v.handed, v.kept-min(v.kept, size))
+	if from > v.handed {
+		v.tail = nil // some went by unseen: the ones before them are too old
+	}
+	if n := v.kept - from; uint64(cap(v.tail)-len(v.tail)) < n {
+		last := v.tail[len(v.tail)-int(min(uint64(len(v.tail)), size)):]
+		v.tail = append(make([]snapshot.Pick, 0, 3*size), last...)
+	}
+	for i := from; i < v.kept; i++ {
+		v.tail = append(v.tail, v.picks[i%size].short)
+	}
+	v.handed = v.kept
+	if v.tail == nil {
+		v.tail = []snapshot.Pick{}
+	}
+	n := len(v.tail)
+	return v.tail[n-int(min(uint64(n), size)) : n : n]
+}
+
+// nothing is the history of a target that nothing happened to.
+var nothing = make([]uint32, snapshot.HistoryLength)
 
 // rate is requests a second over whole seconds, so that it does not move between them.
 func rate(r *ring, ms int64) float64 {

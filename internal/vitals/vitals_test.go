@@ -124,6 +124,40 @@ func TestKeptDecisions(t *testing.T) {
 	}
 }
 
+// TestPicksHandedOut: a snapshot has the latest decisions that were kept, however many came since the one before, and
+// what was handed out stays as it was.
+func TestPicksHandedOut(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 9))
+	v := New()
+	now := int64(1_000_000)
+	type shot struct {
+		picks []snapshot.Pick
+		last  int
+	}
+	var shots []shot
+	made := 0
+	for range 60 {
+		for range []int{0, 1, 7, 300, 499, 500, 501, 1300}[rng.IntN(8)] {
+			made++
+			now += 20 // all are kept
+			v.Picked(now, &score.Request{}, decision(0, 10, 5), "")
+		}
+		var s snapshot.Snapshot
+		v.Fill(now, &s)
+		shots = append(shots, shot{s.Picks, made})
+	}
+	for i, s := range shots {
+		if n := min(s.last, snapshot.MaxPicks); s.picks == nil || len(s.picks) != n {
+			t.Fatalf("snapshot %d has %d decisions, want %d of %d", i, len(s.picks), n, s.last)
+		}
+		for k := range s.picks {
+			if want := uint64(s.last - len(s.picks) + 1 + k); s.picks[k].ID != want {
+				t.Fatalf("snapshot %d: decision %d at %d, want %d", i, s.picks[k].ID, k, want)
+			}
+		}
+	}
+}
+
 // TestPrefixTree holds the tree against what each prefix's definition says of it.
 func TestPrefixTree(t *testing.T) {
 	for seed := range uint64(300) {
