@@ -240,7 +240,9 @@ func (a *app) fitLogs(ctx context.Context, f *fitFlags) (*fitted, error) {
 		return nil, err
 	}
 	fitter := fit.New(f.fitOptions())
-	rep, err := read(ctx, sources, f.logOptions(), func(s *decodelog.Sample) error { fitter.Add(s); return nil })
+	hand, done := besides(fitter.Add)
+	rep, err := read(ctx, sources, f.logOptions(), hand)
+	done()
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}

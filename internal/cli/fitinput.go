@@ -108,6 +108,39 @@ func countLogs(sources []decodelog.Source, paths []string, p *progress) {
 // logReader is decodelog.Read or what stands for it.
 type logReader func(context.Context, []decodelog.Source, decodelog.Options, func(*decodelog.Sample) error) (*decodelog.Report, error)
 
+// besides passes samples on to add in their order while the next ones are read: reading and fitting take about as long.
+// done waits until add has had them all.
+func besides(add func(*decodelog.Sample)) (hand func(*decodelog.Sample) error, done func()) {
+	const size, batches = 512, 4
+	full, empty := make(chan []decodelog.Sample, batches), make(chan []decodelog.Sample, batches)
+	for range batches {
+		empty <- make([]decodelog.Sample, 0, size)
+	}
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		for batch := range full {
+			for i := range batch {
+				add(&batch[i])
+			}
+			empty <- batch[:0]
+		}
+	}()
+	batch := <-empty
+	hand = func(s *decodelog.Sample) error {
+		if batch = append(batch, *s); len(batch) == size {
+			full <- batch
+			batch = <-empty
+		}
+		return nil
+	}
+	return hand, func() {
+		full <- batch
+		close(full)
+		<-finished
+	}
+}
+
 // headSize is enough to know a recording by, packed or not.
 const headSize = 4096
 

@@ -27,17 +27,14 @@ type row struct {
 type table struct {
 	rows    []row
 	mask    uint64 // bins are kept whose hash has none of these bits: a half, a quarter, ... of them
-	thinned int64  // rows left out
-	prefill int64  // rows left out because prefill ran
+	thinned int64  // rows left out of bins that are not kept
+	prefill int64  // rows left out of others because prefill ran
 }
 
 func (t *table) keeps(index int64) bool { return mix(uint64(index))&t.mask == 0 }
 
+// add appends r, of a bin that t keeps.
 func (t *table) add(r row) {
-	if !t.keeps(r.index) {
-		t.thinned++
-		return
-	}
 	t.rows = append(t.rows, r)
 	if len(t.rows) <= maxRows {
 		return
@@ -233,6 +230,10 @@ func (b *binner) emit(o *openBin, all, source, rank *table, ranks []rankTotals) 
 // requests and the most tokens on any of them, where a rank counts with its mean over the bin. If one of them
 // prefilled, all waited for it, and the bin tells nothing about decode steps.
 func (b *binner) emitUnit(o *openBin, members []int, to *table, id int32) {
+	if !to.keeps(o.index) {
+		to.thinned++
+		return
+	}
 	r := row{index: o.index, id: id}
 	b.scratch = b.scratch[:0]
 	var sumR, sumT float64

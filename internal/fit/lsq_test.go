@@ -136,11 +136,14 @@ func TestBlocks(t *testing.T) {
 }
 
 func TestThinningKeepsByChance(t *testing.T) {
-	var tab table
 	const n = 5*maxRows + 17
+	b := newBinner(1e9)
+	ranks := []rankTotals{{}}
 	for i := range int64(n) {
-		tab.add(row{index: i, y: 1})
+		s := testSample(i*1e9, 0, 0.02)
+		b.add(&s, 0, ranks)
 	}
+	tab, _, _ := b.tables(ranks)
 	kept := len(tab.rows)
 	if kept > maxRows || kept < maxRows/2 {
 		t.Errorf("%d rows kept, want between half of %d and that", kept, maxRows)
