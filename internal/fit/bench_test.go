@@ -3,6 +3,7 @@ package fit
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"github.com/kvroute/kvroute/internal/decodelog"
@@ -47,6 +48,35 @@ func TestAddTakesNoMemory(t *testing.T) {
 	if got > 1 {
 		t.Errorf("%g allocations for 1000 samples, want at most 1", got)
 	}
+}
+
+// heap is what is in use after a collection, bytes.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func TestMemoryDoesNotGrowWithTheLog(t *testing.T) {
+	f := New(Options{})
+	var after [2]int64
+	at := int64(0)
+	for i := range after {
+		// More than are kept, of the long bins too, and more again.
+		for range 6 * maxRows {
+			for rank := range int32(2) {
+				s := testSample(at, rank, 0.02)
+				f.Add(&s)
+			}
+			at += 3e9
+		}
+		after[i] = heap()
+	}
+	if grown := after[1] - after[0]; grown > 1<<20 {
+		t.Errorf("%d bytes of heap after %d bins, %d after %d", after[0], 6*maxRows, after[1], 12*maxRows)
+	}
+	runtime.KeepAlive(f)
 }
 
 func BenchmarkAdd(b *testing.B) {
