@@ -35,7 +35,7 @@ func (s *screen) Write(b []byte) (int, error) {
 }
 
 // draw draws a frame and returns how many bytes it took.
-func (s *screen) draw(t *testing.T, frame string) int {
+func (s *screen) draw(t testing.TB, frame string) int {
 	t.Helper()
 	before := s.n
 	if frame != s.last {
@@ -59,8 +59,7 @@ func TestBandwidth(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/colour=%v", pageNames[p], !o.NoColor), func(t *testing.T) {
 				sc := newScreen(120, 40, colorprofile.ANSI256)
 				m := at(120, 40, o, live(fleetScene(64, pd, 0)))
-				m.show(p)
-				m.settle()
+				m = on(m, p)
 				first := sc.draw(t, m.View().Content)
 				total := 0
 				for ms := int64(250); ms <= seconds*1000; ms += 250 {
@@ -104,8 +103,7 @@ func TestNothingForNothing(t *testing.T) {
 	for p := range numPages {
 		sc := newScreen(120, 40, colorprofile.TrueColor)
 		m := at(120, 40, Options{}, live(s))
-		m.show(p)
-		m.settle()
+		m = on(m, p)
 		if sc.draw(t, m.View().Content) == 0 {
 			t.Fatal("the first frame took no bytes")
 		}
@@ -142,11 +140,10 @@ func BenchmarkView(b *testing.B) {
 		for p := range numPages {
 			b.Run(fmt.Sprintf("%s/workers=%d/200x60", pageNames[p], n), func(b *testing.B) {
 				m := at(200, 60, Options{Dark: ptr(true)}, live(s))
-				m.show(p)
-				m.settle()
+				m = on(m, p)
 				b.ReportAllocs()
 				for b.Loop() {
-					_ = m.View()
+					_ = m.screen()
 				}
 			})
 		}
@@ -171,7 +168,7 @@ func BenchmarkUpdate(b *testing.B) {
 func TestViewCostsWhatIsVisible(t *testing.T) {
 	allocs := func(n int) float64 {
 		m := at(200, 60, Options{Dark: ptr(true)}, live(fleetScene(n, agg, 0)))
-		return testing.AllocsPerRun(3, func() { _ = m.View() })
+		return testing.AllocsPerRun(3, func() { _ = m.screen() })
 	}
 	few, many := allocs(64), allocs(1000)
 	if many > few*1.2 {

@@ -115,8 +115,7 @@ func TestScreensInDocs(t *testing.T) {
 		m    Model
 		p    page
 	}{{"fleet", small, fleetPage}, {"down", m, fleetPage}, {"worker", healthy, workerPage}, {"decisions", healthy, picksPage}, {"cache", healthy, cachePage}} {
-		c.m.show(c.p)
-		c.m.settle()
+		c.m = on(c.m, c.p)
 		var b strings.Builder
 		for line := range strings.SplitSeq(plainText(c.m.screen()), "\n") {
 			b.WriteString(strings.TrimRight(line, " ") + "\n")
@@ -141,13 +140,11 @@ func TestMovingPicture(t *testing.T) {
 	add := func() { frames = append(frames, m.screen()) }
 	for _, s := range all[max(down-5, 0):min(down+16, len(all))] {
 		m = pictured(m, s)
-		m.show(fleetPage)
-		m.settle()
+		m = on(m, fleetPage)
 		add()
 	}
 	for _, p := range []page{workerPage, picksPage, cachePage} {
-		m.show(p)
-		m.settle()
+		m = on(m, p)
 		for range 3 {
 			add()
 		}

@@ -75,8 +75,7 @@ func TestFrames(t *testing.T) {
 					m := at(size[0], size[1], look.o, st.updates()...)
 					var b strings.Builder
 					for _, p := range st.pages {
-						m.show(p)
-						m.settle()
+						m = on(m, p)
 						fmt.Fprintf(&b, "== %s\n", pageNames[p])
 						s := m.View().Content
 						mustFit(t, s, m.w, m.h)
@@ -157,8 +156,7 @@ func TestFramesOfAnySizeFit(t *testing.T) {
 					m = after(m, size(w, h))
 					for p := range numPages {
 						n := m
-						n.show(p)
-						n.settle()
+						n = on(n, p)
 						mustFit(t, n.View().Content, w, h)
 					}
 					mustFit(t, after(m, press("?")).View().Content, w, h)
@@ -173,8 +171,7 @@ func TestAsciiIsAscii(t *testing.T) {
 	for _, st := range states {
 		m := at(120, 40, Options{ASCII: true}, st.updates()...)
 		for p := range numPages {
-			m.show(p)
-			m.settle()
+			m = on(m, p)
 			for i, r := range ansi.Strip(m.View().Content) {
 				if r > 0x7e {
 					t.Fatalf("%s, %s: %q at %d", st.name, pageNames[p], r, i)
@@ -188,7 +185,7 @@ func TestAsciiIsAscii(t *testing.T) {
 func TestNoColourHasNoColour(t *testing.T) {
 	m := at(120, 40, Options{NoColor: true}, live(fleetScene(64, pd, 0)))
 	for p := range numPages {
-		m.show(p)
+		m = on(m, p)
 		s := m.View().Content
 		for _, part := range strings.Split(s, "\x1b[")[1:] {
 			seq, _, _ := strings.Cut(part, "m")
@@ -258,8 +255,7 @@ func FuzzFrames(f *testing.F) {
 		s.Warnings = append(s.Warnings, snapshot.Warning{ID: text, RouteKey: name, Severity: trust, Text: text, Kind: trust})
 		m := at(1+int(w)%300, 1+int(h)%300, Options{ASCII: flags&4 != 0, NoColor: flags&8 != 0}, live(s), Update{Link: Link(flags >> 4 % 4), Reason: text})
 		for p := range numPages {
-			m.show(p)
-			m.settle()
+			m = on(m, p)
 			mustFit(t, m.View().Content, m.w, m.h)
 		}
 		for _, k := range []string{"tab", "down", "G", "right", "enter", "/"} {

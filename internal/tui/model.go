@@ -107,6 +107,7 @@ type Model struct {
 	frozen  bool // by p
 	beats   int64
 	ticking bool
+	early   bool // the picture came between two beats: the next one is less than a beat later
 
 	page   page
 	focus  panel
@@ -125,6 +126,15 @@ type Model struct {
 
 	turns map[string][]turn
 	run   string
+
+	frame *frame // of this state; every change makes a new one, see settle
+}
+
+// frame is what a state looks like, drawn when it is first asked for: a screen is asked for its looks after every
+// message, and most messages change nothing that is seen.
+type frame struct {
+	drawn bool
+	text  string
 }
 
 // New makes the screen of what src tells. Feed carries src's updates to it.
@@ -146,6 +156,7 @@ func New(src Source, o Options) Model {
 	m.input.KeyMap.Paste = key.NewBinding()
 	m.turns = map[string][]turn{}
 	m.pic = draw(nil, order{}, &m.lists, "", nil)
+	m.frame = &frame{}
 	return m
 }
 

@@ -257,4 +257,11 @@ func after(m Model, msgs ...any) Model {
 	return m
 }
 
+// on is a model on another page.
+func on(m Model, p page) Model {
+	m.show(p)
+	m.settle() // as every change of a model's state ends
+	return m
+}
+
 func live(s *snapshot.Snapshot) Update { return Update{Snap: s, Link: Live} }

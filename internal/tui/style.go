@@ -2,6 +2,7 @@ package tui
 
 import (
 	"image/color"
+	"strings"
 
 	"charm.land/lipgloss/v2"
 )
@@ -63,7 +64,16 @@ var asciiGlyphs = glyphs{
 type theme struct {
 	ascii bool
 	g     *glyphs
-	tones [numFaces][numTones]lipgloss.Style
+	inks  [numFaces][numTones]ink
+}
+
+// ink is what comes before and behind text of a tone. Drawing is mostly putting these around words, so that they are
+// made once.
+type ink struct{ open, shut string }
+
+func newInk(s lipgloss.Style) ink {
+	open, shut, _ := strings.Cut(s.Render("x"), "x")
+	return ink{open, shut}
 }
 
 // newTheme makes the theme for a terminal. With colours, it keeps to the 256 of the common palette, which
@@ -74,12 +84,12 @@ func newTheme(ascii, colours, dark, few bool) *theme {
 		t.g = &asciiGlyphs
 	}
 	base := lipgloss.NewStyle().Inline(true)
-	var inks [numTones]lipgloss.Style
-	for i := range inks {
-		inks[i] = base
+	var tones [numTones]lipgloss.Style
+	for i := range tones {
+		tones[i] = base
 	}
-	inks[strong], inks[bad] = base.Bold(true), base.Bold(true)
-	inks[dim] = base.Faint(true)
+	tones[strong], tones[bad] = base.Bold(true), base.Bold(true)
+	tones[dim] = base.Faint(true)
 	if colours {
 		pick := func(onDark, onLight string) color.Color {
 			if dark {
@@ -87,26 +97,26 @@ func newTheme(ascii, colours, dark, few bool) *theme {
 			}
 			return lipgloss.Color(onLight)
 		}
-		inks[dim] = base.Foreground(pick("245", "242"))
-		inks[good] = base.Foreground(pick("108", "28"))
-		inks[warn] = base.Foreground(pick("179", "130"))
-		inks[bad] = base.Foreground(pick("203", "160")).Bold(true)
-		inks[accent] = base.Foreground(pick("110", "25"))
-		inks[cool] = base.Foreground(pick("73", "30"))
+		tones[dim] = base.Foreground(pick("245", "242"))
+		tones[good] = base.Foreground(pick("108", "28"))
+		tones[warn] = base.Foreground(pick("179", "130"))
+		tones[bad] = base.Foreground(pick("203", "160")).Bold(true)
+		tones[accent] = base.Foreground(pick("110", "25"))
+		tones[cool] = base.Foreground(pick("73", "30"))
 	}
-	for i, ink := range inks {
-		t.tones[normal][i] = ink
-		t.tones[stale][i] = base.Faint(true)
+	for i, tone := range tones {
+		t.inks[normal][i] = newInk(tone)
+		t.inks[stale][i] = newInk(base.Faint(true))
 		switch {
 		case !colours || few:
-			t.tones[chosen][i] = base.Reverse(true)
+			t.inks[chosen][i] = newInk(base.Reverse(true))
 		case dark:
-			t.tones[chosen][i] = ink.Background(lipgloss.Color("237"))
+			t.inks[chosen][i] = newInk(tone.Background(lipgloss.Color("237")))
 		default:
-			t.tones[chosen][i] = ink.Background(lipgloss.Color("254"))
+			t.inks[chosen][i] = newInk(tone.Background(lipgloss.Color("254")))
 		}
 		if colours {
-			t.tones[stale][i] = inks[dim]
+			t.inks[stale][i] = newInk(tones[dim])
 		}
 	}
 	return t
@@ -120,5 +130,6 @@ func (t *theme) paint(f face, k tone, s string) string {
 	if k == plain && f == normal {
 		return s
 	}
-	return t.tones[f][k].Render(s)
+	i := &t.inks[f][k]
+	return i.open + s + i.shut
 }

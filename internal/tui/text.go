@@ -56,12 +56,19 @@ func clean(s string, ascii bool) string {
 
 // width is how many cells clean text takes.
 func width(s string) int {
-	for i := range len(s) {
-		if s[i] >= utf8.RuneSelf {
+	n := 0
+	for _, r := range s {
+		if r >= utf8.RuneSelf && !narrow(r) {
 			return ansi.StringWidth(s)
 		}
+		n++
 	}
-	return len(s)
+	return n
+}
+
+// narrow says of the runes that most of the screen is drawn with that they take one cell.
+func narrow(r rune) bool {
+	return r >= 0x2500 && r <= 0x25a1 || r == '·' || r == '–' || r == '…' || r == '‖' || r >= 0x2190 && r <= 0x2193
 }
 
 // cut shortens clean text to w cells, saying so by its last one.

@@ -16,7 +16,10 @@ func (m Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	var cmd tea.Cmd
 	switch msg := msg.(type) {
 	case Update:
-		cmd = m.take(msg)
+		was := m
+		if cmd = m.take(msg); m.looksLike(&was) {
+			return m, cmd
+		}
 	case beatMsg:
 		cmd = m.onBeat()
 	case tea.WindowSizeMsg:
@@ -42,9 +45,18 @@ func (m Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.onClick(msg.Mouse())
 	case tea.MouseWheelMsg:
 		m.onWheel(msg.Mouse())
+	default:
+		return m, nil
 	}
 	m.settle()
 	return m, cmd
+}
+
+// looksLike says that an update left nothing to be drawn anew since was: it is held back, or says what is known.
+func (m *Model) looksLike(was *Model) bool {
+	u, o := &m.update, &was.update
+	return m.pic == was.pic && m.beats == was.beats && u.Link == o.Link && u.Reason == o.Reason && u.AgeMS == o.AgeMS &&
+		u.Play == nil && o.Play == nil && !m.frozen
 }
 
 func (m *Model) dress() { m.theme = newTheme(m.opts.ASCII, !m.opts.NoColor, m.dark, m.few) }
@@ -70,8 +82,9 @@ func (m *Model) take(u Update) tea.Cmd {
 	switch {
 	case u.Snap == old:
 		m.waiting = false
-	case old == nil || u.Snap.AtMS < old.AtMS || u.Snap.AtMS-old.AtMS >= int64(beat/time.Millisecond) || !m.ticking || turned(old, u.Snap):
+	case old == nil || u.Snap.AtMS < old.AtMS || u.Snap.AtMS-old.AtMS >= int64(2*beat/time.Millisecond) || !m.ticking || last.Link != Live || turned(old, u.Snap):
 		m.adopt()
+		m.early = m.ticking
 	default:
 		m.waiting = true
 	}
@@ -109,9 +122,10 @@ func (m *Model) tick() tea.Cmd {
 
 func (m *Model) onBeat() tea.Cmd {
 	m.ticking = false
-	if !m.still() {
+	if !m.still() && !m.early {
 		m.beats++
 	}
+	m.early = false
 	if m.waiting && !m.frozen {
 		m.adopt()
 	}
@@ -220,8 +234,10 @@ func (m *Model) selectRow(l panel, i, direction int) {
 	}
 }
 
-// settle keeps every selected row of the page visible.
+// settle ends every change of the state: selected rows of the page are made visible, and the frame is to be drawn
+// anew.
 func (m *Model) settle() {
+	m.frame = &frame{}
 	for _, p := range m.layout().panels {
 		h := p.rows
 		n := m.pic.length(p.panel)

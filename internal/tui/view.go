@@ -24,7 +24,10 @@ const (
 
 // View draws the screen.
 func (m Model) View() tea.View {
-	v := tea.NewView(m.screen())
+	if !m.frame.drawn {
+		*m.frame = frame{true, m.screen()}
+	}
+	v := tea.NewView(m.frame.text)
 	v.AltScreen = true
 	v.WindowTitle = "kvroute watch"
 	if m.opts.Mouse {
@@ -114,7 +117,14 @@ func (l *line) put(k tone, s string) *line {
 		s = l.t.cut(s, room)
 	}
 	l.used += width(s)
-	l.b.WriteString(l.t.paint(l.f, k, s))
+	if s == "" || k == plain && l.f == normal {
+		l.b.WriteString(s)
+		return l
+	}
+	i := &l.t.inks[l.f][k]
+	l.b.WriteString(i.open)
+	l.b.WriteString(s)
+	l.b.WriteString(i.shut)
 	return l
 }
 
