@@ -28,6 +28,8 @@ type Config struct {
 	Version string
 	Flags   map[string]any // effective flags of the scorer
 	MaxBody int64          // of a request to explain
+
+	stuckFor time.Duration // of a stream; 0: the default
 }
 
 // New returns the handler of everything under /v1/admin/.

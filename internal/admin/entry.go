@@ -8,6 +8,7 @@ import (
 	"github.com/kvroute/kvroute/internal/fleet"
 	"github.com/kvroute/kvroute/internal/router"
 	"github.com/kvroute/kvroute/internal/snapshot"
+	"github.com/kvroute/kvroute/internal/vitals"
 )
 
 // optional is nil for what is not known.
@@ -39,30 +40,16 @@ func hexOf(v uint64) string {
 	return hex.EncodeToString(b[:])
 }
 
-// entry is a target as the API shows it, without what vitals know.
-func entry(s *fleet.TargetState, data func(string) router.WorkerState, blockSize int) snapshot.Worker {
+// outline is what warnings are made of.
+func outline(s *fleet.TargetState, data func(string) router.WorkerState) snapshot.Worker {
 	w := snapshot.Worker{
-		WorkerID: s.WorkerID, RouteKey: s.RouteKey, URL: s.URL, Model: s.Model, Role: s.Role, Engine: s.Engine, EngineVersion: s.Version,
-		Health: s.Health.String(), HealthReason: s.HealthReason, Trust: s.Stream.Trust.String(), TrustReason: s.Stream.Reason, TrustSinceMS: millis(s.Stream.Since),
-		Approximate: s.Approximate, BlockCount: s.Blocks, LowerBlocks: s.LowerBlocks,
-		Tiers:      [3]int{s.Blocks - s.LowerBlocks, s.LowerBlocks - s.DiskBlocks, s.DiskBlocks},
-		PoolBlocks: optional(s.PoolBlocks), PageSize: optional(s.PageSize),
-		ContentHash: hexOf(s.ContentHash), Orphans: s.Orphans, Holes: s.Holes,
-		ActiveBlocks: s.ActiveBlocks, PendingTokens: s.PendingTokens, HeldRequests: s.HeldRequests, HeldTokens: s.HeldTokens,
-		History: noHistory,
+		WorkerID: s.WorkerID, RouteKey: s.RouteKey, Model: s.Model, Role: s.Role,
+		Health: s.Health.String(), HealthReason: s.HealthReason, Trust: s.Stream.Trust.String(), TrustReason: s.Stream.Reason,
+		Approximate: s.Approximate, HeldRequests: s.HeldRequests, HeldTokens: s.HeldTokens, PageSize: optional(s.PageSize), Parity: noParity,
 		Stream: snapshot.Stream{
-			LastEventMS: millis(s.Stream.LastEvent), Batches: s.Stream.Batches, Replayed: s.Stream.Replayed, Gaps: s.Stream.Gaps, Missing: s.Stream.Missing,
-			Restarts: s.Stream.Restarts, Bad: s.Stream.Bad, Skipped: s.Stream.Skipped, StoredHist: noHistory, RemovedHist: noHistory,
+			Gaps: s.Stream.Gaps, Restarts: s.Stream.Restarts, Bad: s.Stream.Bad, Skipped: s.Stream.Skipped,
+			Refused: uint64(s.Refused), Dropped: uint64(s.Dropped), Conflicts: uint64(s.Conflicts),
 		},
-		Parity:      noParity,
-		Predictions: snapshot.Prediction(s.Predictions),
-	}
-	if s.PoolBlocks > 0 && s.PageSize > 0 && s.Joined {
-		fill := float64(w.Tiers[0]) * float64(blockSize) / (float64(s.PoolBlocks) * float64(s.PageSize))
-		w.Fill = &fill
-	}
-	if s.Stream.HasSeq {
-		w.Stream.Sequence = &s.Stream.Seq
 	}
 	if len(s.Parity) > 0 {
 		w.Parity = make([]snapshot.Parity, 0, len(s.Parity))
@@ -75,4 +62,40 @@ func entry(s *fleet.TargetState, data func(string) router.WorkerState, blockSize
 		w.Breaker, w.Busy = d.Breaker, d.Busy
 	}
 	return w
+}
+
+// entry is a target as the API shows it, without what vitals know.
+func entry(s *fleet.TargetState, data func(string) router.WorkerState, blockSize int) snapshot.Worker {
+	w := outline(s, data)
+	w.URL, w.Engine, w.EngineVersion, w.TrustSinceMS = s.URL, s.Engine, s.Version, millis(s.Stream.Since)
+	w.BlockCount, w.LowerBlocks, w.Tiers = s.Blocks, s.LowerBlocks, [3]int{s.Blocks - s.LowerBlocks, s.LowerBlocks - s.DiskBlocks, s.DiskBlocks}
+	w.PoolBlocks, w.ContentHash, w.Orphans, w.Holes = optional(s.PoolBlocks), hexOf(s.ContentHash), s.Orphans, s.Holes
+	w.ActiveBlocks, w.PendingTokens = s.ActiveBlocks, s.PendingTokens
+	w.History, w.Stream.StoredHist, w.Stream.RemovedHist = noHistory, noHistory, noHistory
+	w.Stream.LastEventMS, w.Stream.Batches, w.Stream.Replayed, w.Stream.Missing = millis(s.Stream.LastEvent), s.Stream.Batches, s.Stream.Replayed, s.Stream.Missing
+	w.Predictions = snapshot.Prediction(s.Predictions)
+	if s.PoolBlocks > 0 && s.PageSize > 0 && s.Joined {
+		fill := float64(w.Tiers[0]) * float64(blockSize) / (float64(s.PoolBlocks) * float64(s.PageSize))
+		w.Fill = &fill
+	}
+	if s.Stream.HasSeq {
+		seq := s.Stream.Seq // states are memory that is used again
+		w.Stream.Sequence = &seq
+	}
+	return w
+}
+
+// requestFacts are about requests as a whole.
+func requestFacts(t router.Troubles) []vitals.Fact {
+	fact := func(kind, severity string, n uint64, text string) vitals.Fact {
+		return vitals.Fact{Kind: kind, Severity: severity, Counted: true, Count: n, Text: text}
+	}
+	return []vitals.Fact{
+		fact("failed", "error", t.Failed, "%d requests were not answered, or not to the end, by the workers they were sent to"),
+		fact("no-worker", "error", t.NoWorker, "%d requests found no worker that serves"),
+		fact("doubtful", "warning", t.Doubtful, "%d requests were sent to workers with open breakers or busy ones: there was no other"),
+		fact("rejected", "warning", t.Rejected, "%d requests were turned away for want of room (--max-in-flight, --max-per-worker, --max-body-memory)"),
+		fact("retries", "warning", t.RetryBudget, "%d failed requests were not tried elsewhere: too many were (--retry-ratio, --retry-burst)"),
+		fact("fault", "error", t.Own, "%d requests ended in a fault of the router's own: see its log"),
+	}
 }

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/kvroute/kvroute/internal/fleet"
 	"github.com/kvroute/kvroute/internal/router"
 	"github.com/kvroute/kvroute/internal/snapshot"
@@ -24,9 +26,12 @@ type HubConfig struct {
 	Draining func() bool                            // nil: never
 	Version  string
 	Policy   string
-	Flags    map[string]any   // effective flags of the scorer
-	Text     bool             // prefixes show text
-	Now      func() time.Time // nil: time.Now
+	Flags    map[string]any         // effective flags of the scorer
+	Text     bool                   // prefixes show text
+	Troubles func() router.Troubles // nil: not known
+	Facts    func() []vitals.Fact   // what is wrong beyond what fleet and router tell; nil: nothing
+	Registry prometheus.Registerer  // nil: no metrics
+	Now      func() time.Time       // nil: time.Now
 }
 
 // Hub makes snapshots of a router for all who watch it: one a moment, whoever asks. It holds nothing for a
@@ -37,6 +42,8 @@ type Hub struct {
 	run      string
 	started  time.Time
 	watchers atomic.Int64
+	m        *metrics
+	frames   frames
 
 	mu       sync.Mutex
 	last     *snapshot.Snapshot
@@ -52,7 +59,9 @@ func NewHub(cfg HubConfig) *Hub {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Hub{cfg: cfg, run: rand.Text()[:12], started: cfg.Now()}
+	h := &Hub{cfg: cfg, run: rand.Text()[:12], started: cfg.Now()}
+	h.m = newMetrics(h, cfg.Registry)
+	return h
 }
 
 // Periods of what costs most.
@@ -83,11 +92,19 @@ func (h *Hub) Run(ctx context.Context) {
 	}
 }
 
+// look looks for what is wrong, and gathers no more than that takes.
 func (h *Hub) look() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.make(h.cfg.Now(), false)
-	h.cfg.Vitals.Watch(s)
+	facts := h.cfg.Fleet.Facts()
+	if h.cfg.Troubles != nil {
+		facts = append(facts, requestFacts(h.cfg.Troubles())...)
+	}
+	if h.cfg.Facts != nil {
+		facts = append(facts, h.cfg.Facts()...)
+	}
+	h.cfg.Vitals.Watch(s, facts...)
 }
 
 // Current returns a snapshot no older than maxAge, or an older one if nothing has changed since. It must not be
@@ -100,6 +117,7 @@ func (h *Hub) Current(maxAge time.Duration) *snapshot.Snapshot {
 		return h.last
 	}
 	s := h.make(now, true)
+	h.m.snapshots.Inc()
 	h.made = now
 	if h.last != nil {
 		s.Seq = h.last.Seq + 1
@@ -122,6 +140,7 @@ func (h *Hub) Fresh() *snapshot.Snapshot {
 func (h *Hub) Watch() (leave func(), ok bool) {
 	if h.watchers.Add(1) > MaxWatchers {
 		h.watchers.Add(-1)
+		h.m.refused.Inc()
 		return nil, false
 	}
 	return sync.OnceFunc(func() { h.watchers.Add(-1) }), true
@@ -169,7 +188,11 @@ func (h *Hub) make(now time.Time, whole bool) *snapshot.Snapshot {
 	states := h.states
 	s.Workers = make([]snapshot.Worker, len(states))
 	for to, from := range h.order.of(states) {
-		s.Workers[to] = entry(&states[from], h.cfg.Data, f.BlockSize())
+		if whole {
+			s.Workers[to] = entry(&states[from], h.cfg.Data, f.BlockSize())
+		} else {
+			s.Workers[to] = outline(&states[from], h.cfg.Data)
+		}
 	}
 	if !whole {
 		return s

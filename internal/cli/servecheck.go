@@ -32,7 +32,7 @@ func checkSurroundings(f *serveFlags) error {
 		}
 	}
 	if f.tlsCert != "" {
-		if _, err := router.LoadTLS(f.tlsCert, f.tlsKey, slog.New(slog.DiscardHandler)); err != nil {
+		if _, _, err := router.LoadTLS(f.tlsCert, f.tlsKey, slog.New(slog.DiscardHandler)); err != nil {
 			return usage("bad certificate", "--tls-cert, --tls-key", err.Error(), "")
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	stdlog "log"
 	"log/slog"
 	"net"
@@ -47,8 +48,10 @@ type server struct {
 	zmq    *zmq.Transport   // nil: built without
 	source discovery.Source
 
+	facts     facts
 	mu        sync.Mutex
 	recorders []*recorder.Recorder
+	stale     []func() error // say why files that are read again could not be
 }
 
 // serve runs until ctx is done, then drains.
@@ -71,12 +74,14 @@ func (a *app) serve(ctx context.Context, f *serveFlags) error {
 		s.source = &discovery.File{Path: f.workersFile, Bad: func(err error) {
 			if err != nil {
 				log.Error("the workers file cannot be used, the last good one stands", "file", f.workersFile, "error", err)
+				s.facts.set("files", "error", f.workersFile, fmt.Sprintf("the workers file cannot be used, the last good one stands: %v", err))
 			} else {
+				s.facts.clear("files", f.workersFile)
 				log.Info("the workers file can be used again", "file", f.workersFile)
 			}
 		}}
 	}
-	toks, err := a.openTokenizers(f.tokenizers, f.template, tokenize.Limits{MaxText: f.maxText, CacheBytes: f.tokenCache}, log)
+	toks, err := a.openTokenizers(f.tokenizers, f.template, tokenize.Limits{MaxText: f.maxText, CacheBytes: f.tokenCache}, log, &s.facts)
 	if err != nil {
 		return err
 	}
@@ -169,11 +174,13 @@ func (s *server) open(toks func(model string) tokenize.Tokenizer) error {
 		if rc.Keys, err = router.OpenSecrets(f.apiKeys, s.log); err != nil {
 			return usage("bad API keys", "--api-key-file", err.Error(), "")
 		}
+		s.stale = append(s.stale, rc.Keys.Stale)
 	}
 	if f.adminTokens != "" {
 		if rc.AdminTokens, err = router.OpenSecrets(f.adminTokens, s.log); err != nil {
 			return usage("bad admin tokens", "--admin-token-file", err.Error(), "")
 		}
+		s.stale = append(s.stale, rc.AdminTokens.Stale)
 	}
 	rc.AdminElsewhere = f.adminListen != ""
 	s.hub = admin.NewHub(admin.HubConfig{
@@ -181,7 +188,12 @@ func (s *server) open(toks func(model string) tokenize.Tokenizer) error {
 		Data:     func(id string) router.WorkerState { return s.router.WorkerState(id) },
 		InFlight: func() int64 { return s.router.InFlight() },
 		Draining: func() bool { return s.router.Draining() },
+		Troubles: func() router.Troubles { return s.router.Troubles() },
+		Facts:    s.troubles, Registry: s.reg,
 	})
+	rc.OnBreaker = func(worker string) {
+		cfg.Vitals.Happened(time.Now().UnixMilli(), vitals.Fact{Kind: "breaker", Severity: "error", Worker: worker, Text: "its breaker opened: requests to it failed"})
+	}
 	rc.OnDispatch = func(own time.Duration) { cfg.Vitals.Dispatched(time.Now().UnixMilli(), int64(own)) }
 	rc.Admin = admin.New(admin.Config{Fleet: s.fleet, Hub: s.hub, Version: version(), Flags: allFlags(&f.scorer.cfg), MaxBody: rc.MaxBody})
 	if s.router, err = router.New(rc, s.fleet); err != nil {
@@ -209,6 +221,7 @@ func (s *server) recorder(model string, blockSize int) pool.Recorder {
 	})
 	if err != nil {
 		s.log.Error("cannot record", "model", model, "error", err)
+		s.facts.set("recording", "error", model, fmt.Sprintf("model %s is not recorded: %v", model, err))
 		return nil
 	}
 	s.mu.Lock()
@@ -335,10 +348,13 @@ func (s *server) listen(address string) (net.Listener, error) {
 	if s.f.tlsCert == "" {
 		return l, nil
 	}
-	conf, err := router.LoadTLS(s.f.tlsCert, s.f.tlsKey, s.log)
+	conf, stale, err := router.LoadTLS(s.f.tlsCert, s.f.tlsKey, s.log)
 	if err != nil {
 		return nil, errors.Join(usage("bad certificate", "--tls-cert, --tls-key", err.Error(), ""), l.Close())
 	}
+	s.mu.Lock()
+	s.stale = append(s.stale, stale)
+	s.mu.Unlock()
 	return tls.NewListener(l, conf), nil
 }
 
@@ -388,6 +404,7 @@ func (s *server) readSnapshot() *fleet.Resume {
 	}
 	if err != nil {
 		s.log.Warn("the snapshot is not used: mirrors are fetched from the engines", "file", s.f.snapshot, "error", err)
+		s.facts.set("mirror-file", "", "read", fmt.Sprintf("the snapshot of mirrors was not used at the start: %v", err))
 		return nil
 	}
 	s.log.Info("snapshot read", "file", s.f.snapshot, "mirrors", r.Targets())
@@ -412,8 +429,11 @@ func (s *server) writeSnapshot() {
 	n, err := s.replaceSnapshot()
 	if err != nil {
 		s.log.Error("the snapshot was not written", "file", s.f.snapshot, "error", err)
+		s.facts.set("mirror-file", "error", "write", fmt.Sprintf("the snapshot of mirrors was not written: %v", err))
 		return
 	}
+	s.facts.clear("mirror-file", "write")
+	s.facts.clear("mirror-file", "read") // what could not be read has been replaced
 	s.log.Debug("snapshot written", "file", s.f.snapshot, "mirrors", n)
 }
 
@@ -441,7 +461,7 @@ func splitTokenizer(s string) (model, path string) {
 }
 
 // openTokenizers loads model directories. The function returned gives that of a model, nil for none.
-func (a *app) openTokenizers(values []string, template string, lim tokenize.Limits, log *slog.Logger) (func(model string) tokenize.Tokenizer, error) {
+func (a *app) openTokenizers(values []string, template string, lim tokenize.Limits, log *slog.Logger, wrong *facts) (func(model string) tokenize.Tokenizer, error) {
 	byModel := map[string]*tokenize.Model{}
 	for _, v := range values {
 		model, path := splitTokenizer(v)
@@ -456,9 +476,11 @@ func (a *app) openTokenizers(values []string, template string, lim tokenize.Limi
 		log.Info("tokenizer loaded", "path", path, "encoder", info.Encoder().Name(), "digest", info.Digest, "vocabulary", info.VocabSize)
 		if info.FastOff != "" {
 			log.Warn("the fast encoder is off for this model", "path", path, "reason", info.FastOff)
+			wrong.set("tokenizer", "", path, fmt.Sprintf("the fast encoder is off for %s, tokenizing costs many times as much: %s", path, info.FastOff))
 		}
 		for _, w := range info.Warnings {
 			log.Warn("tokenizer", "path", path, "warning", w)
+			wrong.set("tokenizer", "", path+" "+w, fmt.Sprintf("%s: %s", path, w))
 		}
 	}
 	return func(model string) tokenize.Tokenizer {

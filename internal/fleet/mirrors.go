@@ -107,6 +107,7 @@ func (f *Fleet) resume(m *model, g *tgt) *feed.Resume {
 		}
 	}
 	f.log.Warn("mirror of the snapshot is not used", "worker", g.key, "reason", why)
+	g.happened("mirror-file", "", "its kept mirror is not used, what it caches is learned anew: "+why)
 	return nil
 }
 

@@ -24,6 +24,8 @@ type model struct {
 	variants []tokenize.Variant // by score.Candidate.Variant; they are few and never taken away
 	targets  map[targetID]*tgt  // present ones
 	adapters map[string]int     // how many workers serve it
+
+	untokenized map[string]uint64 // requests without tokens, by reason
 }
 
 func newModel(f *Fleet, name string) (*model, error) {

@@ -58,6 +58,9 @@ func (t *ticket) prepare(ctx context.Context) {
 			Variant: v, BlockSize: t.req.BlockSize, Root: root, Now: c.At,
 		})
 		t.f.count.tokenized(m.name, &res)
+		if res.Unhashable != "" && k == 0 {
+			m.noTokens(res.Unhashable)
+		}
 		if res.Unhashable != "" && res.Err != nil {
 			t.f.log.Debug("request has no tokens", "request_id", c.ID, "model", m.name, "reason", res.Unhashable, "error", res.Err)
 		}

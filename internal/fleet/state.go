@@ -39,6 +39,9 @@ type TargetState struct {
 	DiskBlocks  int // of these, on disk only
 	Orphans     int
 	Holes       int
+	Refused     int   // blocks that the full index did not take, since it joined
+	Dropped     int   // blocks given up because their parent never came
+	Conflicts   int   // blocks not taken because they are known under another parent
 	PoolBlocks  int64 // blocks of PageSize tokens that the engine has; 0: unknown
 	PageSize    int   // tokens per block of the engine's cache; 0: unknown
 	Approximate bool
@@ -107,7 +110,7 @@ func (w *worker) states(list []TargetState) []TargetState {
 		s.RouteKey, s.Joined, s.Approximate = g.key, true, g.stream == nil
 		st, ld, sum := g.model.pool.Look(g.id)
 		s.Blocks, s.LowerBlocks, s.DiskBlocks, s.Orphans, s.Holes = st.Blocks, st.Lower, st.Disk, st.Orphans, st.Holes
-		s.ContentHash = sum
+		s.ContentHash, s.Refused, s.Dropped, s.Conflicts = sum, st.Totals.Refused, st.Totals.Dropped, st.Totals.Conflict
 		s.ActiveBlocks, s.PendingTokens, s.HeldRequests, s.HeldTokens = ld.ActiveBlocks, ld.PendingTokens, ld.HeldRequests, ld.HeldTokens
 		s.Stream = g.trust()
 		g.mu.Lock()

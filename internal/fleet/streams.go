@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kvroute/kvroute/internal/discovery"
 	"github.com/kvroute/kvroute/internal/feed"
@@ -27,6 +28,15 @@ type sharedStream struct {
 	stop  context.CancelFunc
 	done  chan struct{}
 	users int
+	err   atomic.Pointer[error] // why it ended by itself
+}
+
+// ended is why the subscription ended by itself; nil: it goes on.
+func (s *sharedStream) ended() error {
+	if err := s.err.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // join gives a target its part of the subscription to endpoint, which is opened for the first of them.
@@ -43,6 +53,7 @@ func (s *shared) join(f *Fleet, via feed.Transport, endpoint string, bind bool, 
 			defer close(st.done)
 			if err := st.demux.Run(ctx); err != nil {
 				f.log.Error("events could not be followed", "endpoint", endpoint, "error", err)
+				st.err.Store(&err)
 			}
 		}()
 	}

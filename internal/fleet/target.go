@@ -109,6 +109,7 @@ func (g *tgt) Apply(ops []index.Op) index.Result {
 	g.f.cfg.Vitals.Applied(time.Now().UnixMilli(), g.key, &r, cleared)
 	if err != nil {
 		g.f.log.Error("an event could not be applied", "worker", g.key, "error", err)
+		g.happened("malformed", "error", "an event could not be applied to the mirror: "+err.Error())
 	}
 	if p := g.mapper.PageSize(); p != 0 && p != g.page {
 		g.page = p
@@ -127,6 +128,12 @@ func (g *tgt) State(s feed.State) {
 	g.mu.Unlock()
 	g.renewDoubt()
 	g.model.pool.Note(time.Now().UnixNano(), g.id, fmt.Sprintf("trust %s: %s", s.Trust, s.Reason))
+	switch s.Trust { // what is over before anybody looks leaves no other trace
+	case feed.Silent:
+		g.happened("silent", "error", s.Reason)
+	case feed.Diverged:
+		g.happened("predictions", "", s.Reason)
+	}
 	switch {
 	case s.Trust == feed.Trusted:
 		g.f.log.Info("mirror is trusted", "worker", g.key, "sequence", s.Seq, "replayed", s.Replayed)
@@ -161,7 +168,11 @@ func (g *tgt) trust() feed.State {
 	if g.stream != nil {
 		return g.stream.State()
 	}
-	return feed.State{Trust: feed.NoEvents, Reason: g.worker.whyNoEvents()}
+	why := g.worker.whyNoEvents()
+	if why == "" {
+		why = "there is no tokenizer for its model, so that its events say nothing"
+	}
+	return feed.State{Trust: feed.NoEvents, Reason: why}
 }
 
 // leave takes the target out, once its stream's context is done. Requests in flight stay releasable.

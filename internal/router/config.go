@@ -56,6 +56,8 @@ type Config struct {
 
 	// OnDispatch is told the router's own time of a request, from the end of its body to its first dispatch; nil: nobody is.
 	OnDispatch func(time.Duration)
+	// OnBreaker is told whenever a worker's breaker opens, and must be quick; nil: nobody is.
+	OnBreaker func(worker string)
 
 	Now func() time.Time
 }

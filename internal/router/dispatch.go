@@ -69,6 +69,9 @@ func (x *exchange) dispatch(t Ticket) {
 		}
 		if why := x.mayRetry(); why != "" {
 			x.r.m.noRetry.WithLabelValues(why).Inc()
+			if why == "budget" {
+				x.r.troubles.retryBudget.Add(1)
+			}
 			x.giveUp()
 			return
 		}
@@ -148,6 +151,7 @@ func (x *exchange) nobody(err error, sawFull bool) error {
 func (x *exchange) sayForced(worker string, now time.Time) {
 	r := x.r
 	r.m.forced.Inc()
+	r.troubles.doubtful.Add(1)
 	r.mu.Lock()
 	say := now.Sub(r.saidAll) > 10*time.Second
 	if say {

@@ -239,7 +239,17 @@ func (x *exchange) finish() {
 	if !x.writeBy.IsZero() {
 		x.r.deadline(x.rc.SetWriteDeadline, time.Time{})
 	}
-	if x.outcome == "" { // a panic is on its way
+	switch t := &r.troubles; x.outcome {
+	case outcomeUpstream, outcomeMidStream, outcomeTimeout:
+		t.failed.Add(1)
+	case outcomeNoWorker:
+		t.noWorker.Add(1)
+	case outcomeRejected:
+		t.rejected.Add(1)
+	case outcomeInternal:
+		t.own.Add(1)
+	}
+	if x.outcome == "" { // a panic is on its way, and is counted where it ends
 		x.outcome, x.err = outcomeInternal, errors.New("a fault of the router's own")
 	}
 	r.inFlight.Add(-1)

@@ -430,7 +430,7 @@ func TestTLS(t *testing.T) {
 	b := start(t, f, func(c *Config) { c.Forwarder = forwarder })
 	defer forwarder.Close()
 	certFile, keyFile := certificate(t, dir, 1)
-	conf, err := LoadTLS(certFile, keyFile, slog.New(slog.DiscardHandler))
+	conf, stale, err := LoadTLS(certFile, keyFile, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -461,6 +461,15 @@ func TestTLS(t *testing.T) {
 	}
 	certificate(t, dir, 2)
 	eventually(t, "the new certificate", func() bool { return ask(2) == nil })
+	if err := stale(); err != nil {
+		t.Errorf("stale with a good certificate: %v", err)
+	}
+	if err := os.WriteFile(certFile, []byte("none"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a certificate that cannot be read to be told of, and the former one served", func() bool { return ask(2) == nil && stale() != nil })
+	certificate(t, dir, 3)
+	eventually(t, "the next certificate", func() bool { return ask(3) == nil && stale() == nil })
 	b.http.CloseIdleConnections()
 	if err := b.r.Close(); err != nil {
 		t.Error(err)
@@ -471,7 +480,7 @@ func TestTLS(t *testing.T) {
 	if _, err := NewHTTP(keyFile, time.Second); err == nil {
 		t.Error("a file without a certificate is accepted as a CA")
 	}
-	if _, err := LoadTLS(keyFile, certFile, slog.Default()); err == nil {
+	if _, _, err := LoadTLS(keyFile, certFile, slog.Default()); err == nil {
 		t.Error("a key is accepted as a certificate")
 	}
 }

@@ -31,6 +31,7 @@ type Router struct {
 	inFlight atomic.Int64
 	bodies   room
 	draining atomic.Bool
+	troubles troubles
 
 	base context.Context // of all requests; ends with errStopped
 	stop context.CancelCauseFunc
@@ -55,6 +56,9 @@ func New(cfg Config, fleet Fleet) (*Router, error) {
 		if tripped {
 			trips.Inc()
 		}
+		if s == open && cfg.OnBreaker != nil {
+			cfg.OnBreaker(id)
+		}
 	})
 	for _, h := range append(append([]string{}, DefaultForwardHeaders...), cfg.ForwardHeaders...) {
 		r.forward = append(r.forward, http.CanonicalHeaderKey(h))
@@ -77,6 +81,27 @@ func (r *Router) Draining() bool { return r.draining.Load() }
 
 // InFlight is the number of requests whose answer has not ended.
 func (r *Router) InFlight() int64 { return r.inFlight.Load() }
+
+// Troubles counts what goes wrong with requests, for those who watch.
+type Troubles struct {
+	Failed      uint64 // by workers: not answered, or not to the end
+	NoWorker    uint64 // there was nobody to ask
+	Doubtful    uint64 // sent to a worker in doubt because there was no other
+	Rejected    uint64 // turned away for want of room
+	RetryBudget uint64 // not tried elsewhere because too many were
+	Own         uint64 // ended by a fault of the router's own
+}
+
+// Troubles returns what has gone wrong since the router began.
+func (r *Router) Troubles() Troubles {
+	return Troubles{
+		Failed: r.troubles.failed.Load(), NoWorker: r.troubles.noWorker.Load(), Doubtful: r.troubles.doubtful.Load(),
+		Rejected: r.troubles.rejected.Load(), RetryBudget: r.troubles.retryBudget.Load(), Own: r.troubles.own.Load(),
+	}
+}
+
+// troubles are the counters behind Troubles.
+type troubles struct{ failed, noWorker, doubtful, rejected, retryBudget, own atomic.Uint64 }
 
 // WorkerState is what the data plane knows of a worker, for the admin API.
 type WorkerState struct {
@@ -105,6 +130,7 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 				panic(v)
 			}
 			r.m.panics.Inc()
+			r.troubles.own.Add(1)
 			r.cfg.Log.Error("a fault of the router's own ended a request", "path", req.URL.Path, "fault", fmt.Sprint(v), "stack", string(debug.Stack()))
 			panic(http.ErrAbortHandler)
 		}

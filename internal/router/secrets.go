@@ -26,6 +26,14 @@ type watched struct {
 	mu     sync.Mutex
 	looked time.Time
 	stamp  string
+	err    error // why what was read last is not what the files hold now
+}
+
+// Stale says why what is in force is not what the files hold now; nil: it is, as far as was looked.
+func (w *watched) Stale() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
 }
 
 func (w *watched) stampNow() (string, error) {
@@ -51,12 +59,13 @@ func (w *watched) refresh() {
 	w.looked = now
 	stamp, err := w.stampNow()
 	if err == nil && stamp == w.stamp {
-		return
+		return // as it was, or as bad as it was
 	}
+	w.stamp = stamp // a bad file is complained of once, one that has gone is read when it is back
 	if err == nil {
-		w.stamp = stamp // a bad file is complained of once
 		err = w.load()
 	}
+	w.err = err
 	if err != nil {
 		w.log.Error("keeping the former contents of changed files", "files", w.paths, "err", err)
 		return
@@ -148,8 +157,9 @@ func local(r *http.Request) bool {
 	return loopback(r.RemoteAddr) && loopback(r.Host)
 }
 
-// LoadTLS returns a server configuration whose certificate is read again when its files change.
-func LoadTLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
+// LoadTLS returns a server configuration whose certificate is read again when its files change, and a function that says
+// why the one in force is not what they hold now.
+func LoadTLS(certFile, keyFile string, log *slog.Logger) (conf *tls.Config, stale func() error, err error) {
 	w := &watched{paths: []string{certFile, keyFile}, log: log, now: time.Now}
 	var cert *tls.Certificate
 	w.load = func() error {
@@ -160,7 +170,7 @@ func LoadTLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
 		return err
 	}
 	if err := w.first(); err != nil {
-		return nil, fmt.Errorf("reading the certificate %s and its key %s: %w", certFile, keyFile, err)
+		return nil, nil, fmt.Errorf("reading the certificate %s and its key %s: %w", certFile, keyFile, err)
 	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -171,5 +181,5 @@ func LoadTLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
 			defer w.mu.Unlock()
 			return cert, nil
 		},
-	}, nil
+	}, w.Stale, nil
 }

@@ -109,7 +109,10 @@ type Stream struct {
 	Stored      uint64            `json:"stored_blocks_total"`
 	Removed     uint64            `json:"removed_blocks_total"`
 	Clears      uint64            `json:"clears_total"`
-	StoredHist  []uint32          `json:"stored_history"` // blocks in each span, as Worker.History
+	Refused     uint64            `json:"refused_blocks_total"`     // not taken into the mirror, because the index is full
+	Dropped     uint64            `json:"dropped_blocks_total"`     // given up, because the block they hang on never came
+	Conflicts   uint64            `json:"conflicting_blocks_total"` // known under another parent: not taken
+	StoredHist  []uint32          `json:"stored_history"`           // blocks in each span, as Worker.History
 	RemovedHist []uint32          `json:"removed_history"`
 }
 

@@ -22,7 +22,8 @@ func (w *Worker) same(o *Worker) bool {
 func (s *Stream) same(o *Stream) bool {
 	return equal(s.Sequence, o.Sequence) && equal(s.LastEventMS, o.LastEventMS) && s.Batches == o.Batches && s.Replayed == o.Replayed &&
 		s.Gaps == o.Gaps && s.Missing == o.Missing && s.Restarts == o.Restarts && s.Bad == o.Bad && s.Stored == o.Stored && s.Removed == o.Removed &&
-		s.Clears == o.Clears && counts(s.StoredHist, o.StoredHist) && counts(s.RemovedHist, o.RemovedHist) && maps.Equal(s.Skipped, o.Skipped)
+		s.Clears == o.Clears && s.Refused == o.Refused && s.Dropped == o.Dropped && s.Conflicts == o.Conflicts &&
+		counts(s.StoredHist, o.StoredHist) && counts(s.RemovedHist, o.RemovedHist) && maps.Equal(s.Skipped, o.Skipped)
 }
 
 func (c *Cache) same(o *Cache) bool {

@@ -250,7 +250,7 @@ func TestWarnings(t *testing.T) {
 		now += 1000
 		s := snapshot.Snapshot{AtMS: now, Router: snapshot.Router{Ready: true}}
 		for _, key := range []string{"a", "b", "c"} {
-			s.Workers = append(s.Workers, snapshot.Worker{RouteKey: key, Health: "healthy", Trust: "trusted", Breaker: "closed", HeldRequests: 5, HeldTokens: 100})
+			s.Workers = append(s.Workers, snapshot.Worker{RouteKey: key, Health: "healthy", Trust: "trusted", Breaker: "closed", PageSize: new(int), HeldRequests: 5, HeldTokens: 100})
 		}
 		change(&s.Workers[0])
 		v.Watch(&s)
