@@ -161,10 +161,24 @@ func (a *app) fitRanks(b *strings.Builder, r *fitted) error {
 	b.WriteByte('\n')
 	paragraph(b, "", text+".")
 	if s.Straggler >= 0 {
-		k := r.Ranks[s.Straggler]
-		paragraph(b, "", fmt.Sprintf("Rank %d is a straggler: its steps last %.2f ms longer than those of the others.", k.Rank, k.Residual*perMS))
+		paragraph(b, "", r.straggler(&r.Ranks[s.Straggler], files))
 	}
 	return nil
+}
+
+// straggler says which rank is slower than the others, and what that does to them.
+func (r *fitted) straggler(k *fit.Rank, files bool) string {
+	name := fmt.Sprintf("Rank %d", k.Rank)
+	switch {
+	case k.Rank == decodelog.NoRank:
+		name = r.names[k.Source]
+	case files:
+		name += " of " + r.names[k.Source]
+	}
+	if longer := k.Residual * perMS; longer >= 0.01 { // else a step is the same for all
+		return fmt.Sprintf("%s is a straggler: its steps last %.2f ms longer than the median.", name, longer)
+	}
+	return name + " is a straggler: the others wait for it."
 }
 
 // fitRead tells what was read and what was left out.

@@ -107,7 +107,8 @@ type Count struct {
 // Report says what Read found and what it left out. It is complete when Read has returned; Follow fills it as it goes.
 type Report struct {
 	Engine     Engine
-	Bytes      int64 // as stored, packed or not
+	Inputs     []string // names, by Sample.Source
+	Bytes      int64    // as stored, packed or not
 	Lines      int64
 	Used       int64            // lines or requests that became Samples
 	Left       map[string]Count // left out, by reason, in words

@@ -77,6 +77,7 @@ func Read(ctx context.Context, sources []Source, opt Options, each func(*Sample)
 	}
 	for i, src := range sources {
 		raw := NewCounter(src.R)
+		st.rep.Inputs = append(st.rep.Inputs, src.Name)
 		s := &source{st: st, name: src.Name, index: int32(i), chain: -1, raw: raw}
 		s.lr = lineReader{src: raw, live: opt.Idle != nil}
 		m.sources = append(m.sources, s)

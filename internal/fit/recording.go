@@ -103,6 +103,7 @@ func (rd *recordings) read(ctx context.Context, sources []decodelog.Source) erro
 	var parts []part
 	var counters []*decodelog.Counter
 	for i := range sources {
+		rd.rep.Inputs = append(rd.rep.Inputs, sources[i].Name)
 		c := decodelog.NewCounter(sources[i].R)
 		counters = append(counters, c)
 		r, err := record.Open(c, sources[i].Name)

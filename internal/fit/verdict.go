@@ -216,7 +216,11 @@ func (e *evidence) ranks() {
 		if top == 0 && e.f.report != nil && e.f.report.Engine != decodelog.SGLang {
 			return
 		}
-		e.refuse(CodeOneRank, hint, "only rank %d prints decode steps, although lines name ranks: the others are idle or not in this log, and if one of them is busier, steps wait for it unseen", e.f.ranks[0].key.rank)
+		only := fmt.Sprintf("rank %d prints", e.f.ranks[0].key.rank)
+		if e.f.ranks[0].key.rank == decodelog.NoRank {
+			only = "lines without a rank tell"
+		}
+		e.refuse(CodeOneRank, hint, "only %s decode steps, although the log names ranks: the others are idle or not in this log, and if one of them is busier, steps wait for it unseen", only)
 		return
 	}
 	var missing []int32

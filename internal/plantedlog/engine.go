@@ -69,7 +69,7 @@ func newEngine(t Truth, d Design, seed uint64) *engine {
 	e := &engine{truth: t, design: d, rng: rand.New(rand.NewPCG(seed, 0x706c616e746564))}
 	for i := range t.Ranks {
 		r := &rank{id: i, share: 0.7 + 0.3*float64(i%3)}
-		if d.Fixed || d.Flat || t.Ranks == 1 {
+		if d.Fixed || d.Flat || d.Even || t.Ranks == 1 {
 			r.share = 1
 		}
 		if i >= t.Ranks-d.Idle {
@@ -124,11 +124,27 @@ func (e *engine) cost(r *rank) (requests, tokens float64) {
 		}
 		tokens += n
 	}
-	f := 1.0
-	if r.id == 0 {
-		f = e.truth.Straggler
+	return float64(len(r.reqs)), tokens
+}
+
+// work is what a step of group takes without noise: as on the busiest rank, or as on rank 0 where that straggles and is
+// still slower; false: there is none to do.
+func (e *engine) work(group []*rank) (took float64, any bool) {
+	t := &e.truth
+	var requests, tokens, straggler float64
+	for _, r := range group {
+		n, k := e.cost(r)
+		any = any || n > 0
+		if r.id == 0 && t.Straggler > 1 && n > 0 {
+			straggler = t.Straggler * (t.A + t.B*n + t.C*k)
+			continue
+		}
+		requests, tokens = max(requests, n), max(tokens, k)
 	}
-	return f * float64(len(r.reqs)), f * tokens
+	if requests > 0 {
+		took = t.A + t.B*requests + t.C*tokens
+	}
+	return max(took, straggler), any
 }
 
 func (e *engine) run(p printer) {
@@ -169,18 +185,13 @@ func (e *engine) step(p printer, group []*rank) {
 			}
 		}
 	}
-	var requests, tokens float64
-	for _, r := range group {
-		n, k := e.cost(r)
-		requests, tokens = max(requests, n), max(tokens, k)
-	}
-	if requests == 0 {
+	base, any := e.work(group)
+	if !any {
 		for _, r := range group {
 			r.now += 0.05
 		}
 		return
 	}
-	base := t.A + t.B*requests + t.C*tokens
 	took := base * (1 + t.Noise*e.rng.NormFloat64()) * (1 + t.Drift*e.drift)
 	took = max(took, base/3)
 	if e.rng.Float64() < t.Outliers {

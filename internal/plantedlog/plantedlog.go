@@ -27,7 +27,7 @@ type Truth struct {
 	Accept      float64 // mean accepted tokens a step and request; 0 or 1: no speculation
 	Ranks       int     // 0: 1
 	Independent bool    // ranks do not wait for each other
-	Straggler   float64 // above 1: factor of rank 0's own requests and tokens
+	Straggler   float64 // above 1: rank 0 takes so many times as long for the same work
 	Window      float64 // above 0: contexts cost up to so many tokens
 	Pool        int64   // KV pool of a rank, tokens; 0: four times of what is held in the mean
 }
@@ -44,6 +44,7 @@ type Design struct {
 	Output  float64 // mean tokens of an answer; 0: 400
 	Fixed   bool    // all prompts and answers are equally long
 	Flat    bool    // the number of requests is constant
+	Even    bool    // ranks get equal shares of the load; else 0.7, 1 and 1.3 of its mean in turn
 	Idle    int     // ranks without requests, the last ones
 	Mixed   bool    // prompts are computed on the same engine: 50 us a token, between decode steps
 	Start   int64   // s since the epoch; 0: 2026-08-01 22:50 UTC, so that midnight is passed after 70 minutes
