@@ -123,7 +123,11 @@ func (a *api) stream(w http.ResponseWriter, r *http.Request) {
 		case <-tick.C:
 		}
 		// A write that waited has let ticks pass: the delta is from what was sent last, however long ago.
-		if now := a.Hub.Current(interval / 2); now != sent && (now.AtMS-sent.AtMS >= calm || snapshot.Turned(sent, now)) {
+		maxAge, ended := interval/2, a.Hub.ended()
+		if ended { // the last that is told says why
+			maxAge = 0
+		}
+		if now := a.Hub.Current(maxAge); now != sent && (ended || now.AtMS-sent.AtMS >= calm || snapshot.Turned(sent, now)) {
 			d, err := a.Hub.frames.delta(sent, now, set.changes)
 			if err != nil {
 				return
@@ -139,7 +143,7 @@ func (a *api) stream(w http.ResponseWriter, r *http.Request) {
 				}
 			}
 		}
-		if out.idle() != nil || a.Hub.ended() {
+		if out.idle() != nil || ended {
 			return
 		}
 	}

@@ -59,7 +59,13 @@ func (x *watched) pick() {
 // events reads a stream's events into snapshots.
 func (x *watched) events(t *testing.T, ctx context.Context) <-chan *snapshot.Snapshot {
 	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, "GET", x.server.URL+"/v1/admin/stream?interval=100ms", nil)
+	return x.follow(t, ctx, "interval=100ms")
+}
+
+// follow is events with a query.
+func (x *watched) follow(t *testing.T, ctx context.Context, query string) <-chan *snapshot.Snapshot {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, "GET", x.server.URL+"/v1/admin/stream?"+query, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,10 +92,7 @@ func (x *watched) events(t *testing.T, ctx context.Context) <-chan *snapshot.Sna
 			if s == nil {
 				s, err = snapshot.Decode([]byte(data))
 			} else {
-				var d *snapshot.Delta
-				if d, err = snapshot.DecodeDelta([]byte(data)); err == nil {
-					s, err = s.Apply(d)
-				}
+				s, err = snapshot.Follow(s, []byte(data))
 			}
 			if err != nil {
 				t.Errorf("%v in %.200s", err, data)

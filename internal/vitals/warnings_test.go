@@ -45,7 +45,9 @@ var degraded = []struct {
 	{"not-ready", "warning", func(s *snapshot.Snapshot, _ *snapshot.Worker, _ uint64) {
 		s.Router.Ready, s.Router.NotReady = false, []string{"WHY"}
 	}, "not ready: WHY"},
-	{"health", "error", func(_ *snapshot.Snapshot, w *snapshot.Worker, _ uint64) { w.Health, w.HealthReason = "unhealthy", "WHY" }, "does not answer: WHY"},
+	{"health", "error", func(_ *snapshot.Snapshot, w *snapshot.Worker, _ uint64) {
+		w.Health, w.HealthReason = "unhealthy", "WHY"
+	}, "does not answer: WHY"},
 	{"health", "warning", func(_ *snapshot.Snapshot, w *snapshot.Worker, _ uint64) { w.Health, w.HealthReason = "starting", "WHY" }, "cannot be used yet: WHY"},
 	{"breaker", "error", func(_ *snapshot.Snapshot, w *snapshot.Worker, _ uint64) { w.Breaker = "open" }, "breaker open"},
 	{"breaker", "error", func(_ *snapshot.Snapshot, w *snapshot.Worker, _ uint64) { w.Breaker = "half-open" }, "breaker half-open"},
