@@ -314,7 +314,7 @@ func (e *evidence) remarks() {
 		e.remark(CodeLongBins, "bins are %g s long, not %g s, as ranks print less often than that", float64(e.res.BinNS)/1e9, float64(e.f.opt.BinNS)/1e9)
 	}
 	if c.Thinned > 0 {
-		e.remark(CodeThinned, "of this very long log %d of %d bins were left out by chance", c.Thinned, c.Thinned+int64(len(e.design.rows)))
+		e.remark(CodeThinned, "this log is so long that %d of its %d bins were used, picked by chance", len(e.design.rows), c.Thinned+int64(len(e.design.rows)))
 	}
 }
 
