@@ -373,3 +373,40 @@ func TestSourcesAreMerged(t *testing.T) {
 		t.Errorf("ranks %v, want eight", rep.Ranks)
 	}
 }
+
+// The same log under two names counts twice, however it is packed; parts of it and logs without samples do not.
+func TestTheSameLogTwice(t *testing.T) {
+	log := string(planted(t, plantedlog.SGLang, 60_000))
+	var gz, zst bytes.Buffer
+	z := gzip.NewWriter(&gz)
+	_, _ = io.WriteString(z, log)
+	_ = z.Close()
+	s, _ := zstd.NewWriter(&zst)
+	_, _ = io.WriteString(s, log)
+	_ = s.Close()
+	half := log[:strings.LastIndexByte(log[:len(log)/2], '\n')+1]
+	for _, tt := range []struct {
+		a, b  string
+		twice bool
+	}{
+		{log, log, true},
+		{log, gz.String(), true},
+		{gz.String(), zst.String(), true},
+		{log, half, false},
+		{log, log + "one more line\n", false},
+	} {
+		_, _, err := read(t, Options{}, "a", tt.a, "empty", "", "also empty", "", "start", "x\n", "stop", "x\n", "b", tt.b)
+		var e *Error
+		if tt.twice != (errors.As(err, &e) && e.File == "b" && strings.HasPrefix(e.Why, "holds the same as a,") && e.Err == nil) {
+			t.Errorf("a %.10q and b %.10q: %v; want an error %v", tt.a, tt.b, err, tt.twice)
+		}
+	}
+	// Logs that are followed are told about where they end.
+	ctx, cancel := context.WithCancel(context.Background())
+	idle := func(context.Context, *Report) error { cancel(); return ctx.Err() }
+	written := func() io.Reader { return &growing{parts: [][]byte{[]byte(log), nil}, ready: 1} }
+	rep, err := Read(ctx, []Source{{"a", written()}, {"b", written()}}, Options{Idle: idle}, func(*Sample) error { return nil })
+	if !errors.Is(err, context.Canceled) || !slices.Contains(rep.Notes, "b so far holds the same as a, so that all lines count twice") {
+		t.Errorf("followed: %v, notes %q", err, rep.Notes)
+	}
+}

@@ -31,6 +31,7 @@ type source struct {
 	index int32
 	chain int32 // index that its samples bear; -1: none was handed over yet
 	raw   *Counter
+	text  *Counter // raw, or what unpacks of it
 	lr    lineReader
 	open  bool // lr has its reader
 	done  bool
@@ -78,15 +79,22 @@ func Read(ctx context.Context, sources []Source, opt Options, each func(*Sample)
 	for i, src := range sources {
 		raw := NewCounter(src.R)
 		st.rep.Inputs = append(st.rep.Inputs, src.Name)
-		s := &source{st: st, name: src.Name, index: int32(i), chain: -1, raw: raw}
+		s := &source{st: st, name: src.Name, index: int32(i), chain: -1, raw: raw, text: raw}
 		s.lr = lineReader{src: raw, live: opt.Idle != nil}
 		m.sources = append(m.sources, s)
 	}
 	err := m.run()
 	rep := st.snapshot(m.sources)
 	rep.Digest = Digest(m.raw()...)
+	twice := m.twice()
 	if err != nil {
+		if twice != nil { // of logs that are followed
+			st.note("%s so far %s", twice.File, twice.Why)
+		}
 		return rep, err
+	}
+	if twice != nil {
+		return rep, twice
 	}
 	st.finalNotes()
 	if rep.Used == 0 {
@@ -111,6 +119,22 @@ func (m *merger) raw() []*Counter {
 		all = append(all, s.raw)
 	}
 	return all
+}
+
+// twice is the error of two sources of the same content, packed or not, whose lines would count twice; nil: there are none.
+func (m *merger) twice() *Error {
+	seen := map[string]string{}
+	for _, s := range m.sources {
+		if s.chain < 0 { // no sample is of it
+			continue
+		}
+		sum := string(s.text.sum())
+		if other, ok := seen[sum]; ok {
+			return &Error{Place: Place{File: s.name}, Why: "holds the same as " + other + ", so that all lines count twice", Hint: "name each log once, packed or not"}
+		}
+		seen[sum] = s.name
+	}
+	return nil
 }
 
 func (m *merger) run() error {
@@ -353,7 +377,8 @@ func (s *source) begin() error {
 	if err != nil {
 		return s.broken(err)
 	}
-	lr.src = r
+	s.text = NewCounter(r)
+	lr.src = s.text
 	s.lr = lr
 	return nil
 }
@@ -382,15 +407,15 @@ func (s *source) broken(err error) error {
 		return err
 	}
 	e := &Error{Place: s.here(), Why: "cannot be read: " + err.Error(), Err: err}
-	if s.lr.src != io.Reader(s.raw) { // packed
-		e.Hint = "copy or pack it again; what unpacks of it can be fitted: zcat " + s.name + " | kvroute fit -"
-	}
 	var t *trace.Error
-	if errors.As(err, &t) {
+	switch {
+	case errors.As(err, &t):
 		e.Why, e.Hint = t.Why, t.Hint
 		if !t.Damaged {
 			e.Err = nil
 		}
+	case s.text != s.raw:
+		e.Hint = "copy or pack it again; what unpacks of it can be fitted: zcat " + s.name + " | kvroute fit -"
 	}
 	return e
 }

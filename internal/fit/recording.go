@@ -116,8 +116,14 @@ func (rd *recordings) read(ctx context.Context, sources []decodelog.Source) erro
 	slices.SortStableFunc(parts, func(a, b part) int {
 		return cmp.Or(cmp.Compare(a.r.Header().Run, b.r.Header().Run), cmp.Compare(a.r.Header().Part, b.r.Header().Part))
 	})
-	for _, p := range parts {
+	for i, p := range parts {
 		id := p.r.Header().Run
+		if i > 0 && id == parts[i-1].r.Header().Run && p.r.Header().Part == parts[i-1].r.Header().Part {
+			return &decodelog.Error{
+				Place: decodelog.Place{File: p.src.Name}, Why: "holds the same part of the same run as " + parts[i-1].src.Name + ", so that all requests count twice",
+				Hint: "name each part once, packed or not",
+			}
+		}
 		run := rd.runs[id]
 		if run == nil {
 			run = &recordedRun{source: p.pos, byNumber: map[uint64]int{}}
