@@ -105,6 +105,9 @@ func (h *Hub) look() {
 		facts = append(facts, h.cfg.Facts()...)
 	}
 	h.cfg.Vitals.Watch(s, facts...)
+	warnings, errors := h.cfg.Vitals.Warnings()
+	h.m.warnings.WithLabelValues("warning").Set(float64(warnings))
+	h.m.warnings.WithLabelValues("error").Set(float64(errors))
 }
 
 // Current returns a snapshot no older than maxAge, or an older one if nothing has changed since. It must not be

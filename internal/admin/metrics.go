@@ -10,6 +10,7 @@ type metrics struct {
 	cut       prometheus.Counter
 	refused   prometheus.Counter
 	snapshots prometheus.Counter
+	warnings  *prometheus.GaugeVec // severity
 }
 
 func newMetrics(h *Hub, reg prometheus.Registerer) *metrics {
@@ -23,12 +24,13 @@ func newMetrics(h *Hub, reg prometheus.Registerer) *metrics {
 		cut:       counter("kvroute_watch_cut_total", "Watchers over HTTP that were cut off because they took nothing for too long."),
 		refused:   counter("kvroute_watch_refused_total", "Watchers that were turned away because there were too many."),
 		snapshots: counter("kvroute_watch_snapshots_total", "Snapshots made for those who watch or ask."),
+		warnings:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kvroute_warnings", Help: "Warnings that go on, as those who watch see them."}, []string{"severity"}),
 	}
 	for _, e := range []string{"snapshot", "delta", "heartbeat"} {
 		m.events.WithLabelValues(e)
 	}
 	if reg != nil {
-		reg.MustRegister(m.events, m.bytes, m.resyncs, m.cut, m.refused, m.snapshots, prometheus.NewGaugeFunc(
+		reg.MustRegister(m.events, m.bytes, m.resyncs, m.cut, m.refused, m.snapshots, m.warnings, prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "kvroute_watch_watchers", Help: "Those who watch now, over HTTP and SSH."}, func() float64 { return float64(h.Watchers()) }))
 	}
 	return m

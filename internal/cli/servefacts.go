@@ -6,8 +6,39 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kvroute/kvroute/internal/recorder"
 	"github.com/kvroute/kvroute/internal/vitals"
 )
+
+// recording is that of a model.
+type recording struct {
+	model string
+	*recorder.Recorder
+}
+
+var (
+	recordingBytes = prometheus.NewDesc("kvroute_recording_bytes_total", "Bytes written by --record.", []string{"model"}, nil)
+	recordingEnded = prometheus.NewDesc("kvroute_recording_ended", "1 once a recording has ended early.", []string{"model"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (s *server) Describe(ch chan<- *prometheus.Desc) { ch <- recordingBytes; ch <- recordingEnded }
+
+// Collect implements prometheus.Collector.
+func (s *server) Collect(ch chan<- prometheus.Metric) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.recorders {
+		st, ended := r.Stats(), 0.0
+		if st.Err != nil {
+			ended = 1
+		}
+		ch <- prometheus.MustNewConstMetric(recordingBytes, prometheus.CounterValue, float64(st.Bytes), r.model)
+		ch <- prometheus.MustNewConstMetric(recordingEnded, prometheus.GaugeValue, ended, r.model)
+	}
+}
 
 // facts are what is wrong with serve beside its workers and requests, for those who watch. The zero value has none.
 type facts struct {
@@ -46,9 +77,9 @@ func (s *server) troubles() []vitals.Fact {
 	list := s.facts.list()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, r := range s.recorders {
+	for _, r := range s.recorders {
 		if err := r.Stats().Err; err != nil {
-			list = append(list, vitals.Fact{Kind: "recording", Severity: "error", Name: fmt.Sprint(i), Text: err.Error() + ": nothing more is recorded until a restart"})
+			list = append(list, vitals.Fact{Kind: "recording", Severity: "error", Name: r.model, Text: fmt.Sprintf("model %s is not recorded any more, until a restart: %v", r.model, err)})
 		}
 	}
 	for i, stale := range s.stale {

@@ -50,7 +50,7 @@ type server struct {
 
 	facts     facts
 	mu        sync.Mutex
-	recorders []*recorder.Recorder
+	recorders []recording
 	stale     []func() error // say why files that are read again could not be
 }
 
@@ -69,7 +69,7 @@ func (a *app) serve(ctx context.Context, f *serveFlags) error {
 	stdlog.SetFlags(0)
 	stdlog.SetOutput(libraryLog{log})
 	s := &server{a: a, f: f, log: log, reg: prometheus.NewRegistry(), source: discovery.Static(f.workers)}
-	s.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.reg.MustRegister(s, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if f.backend == "file" {
 		s.source = &discovery.File{Path: f.workersFile, Bad: func(err error) {
 			if err != nil {
@@ -226,7 +226,7 @@ func (s *server) recorder(model string, blockSize int) pool.Recorder {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.recorders = append(s.recorders, r)
+	s.recorders = append(s.recorders, recording{model, r})
 	return r
 }
 

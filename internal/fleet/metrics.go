@@ -97,7 +97,7 @@ func (c *counters) forget(key string) {
 var (
 	perTarget = []string{"worker_id"}
 	descs     = struct {
-		workers, active, pending, held, heldTokens, view, lower, orphans, holes, trust, lastSeq, batches, gaps, missing, bad, restarts, skipped, healthy *prometheus.Desc
+		workers, active, pending, held, heldTokens, view, lower, orphans, holes, refused, dropped, conflicts, trust, lastSeq, batches, gaps, missing, bad, restarts, skipped, healthy *prometheus.Desc
 	}{
 		workers:    desc("infera_active_workers", "Workers that serve.", "disagg_mode", "model"),
 		healthy:    desc("kvroute_worker_healthy", "Whether a worker answers: 1 yes, 0 no.", perTarget...),
@@ -109,6 +109,9 @@ var (
 		lower:      desc("kvroute_mirror_lower_blocks", "Blocks of the mirror that are in no tier better than host memory.", perTarget...),
 		orphans:    desc("kvroute_mirror_orphans", "Engine blocks whose parent is not known.", perTarget...),
 		holes:      desc("kvroute_mirror_holes", "Blocks of the mirror whose parent is gone.", perTarget...),
+		refused:    desc("kvroute_mirror_refused_blocks_total", "Blocks not taken into the mirror because the index is full.", perTarget...),
+		dropped:    desc("kvroute_mirror_dropped_blocks_total", "Blocks given up because their parent never came.", perTarget...),
+		conflicts:  desc("kvroute_mirror_conflicting_blocks_total", "Blocks not taken because they are known under another parent.", perTarget...),
 		trust:      desc("kvroute_stream_trust", "State of a target's event stream: 1 for the one it is in.", "worker_id", "state"),
 		lastSeq:    desc("kvroute_stream_sequence", "Number of the last batch applied.", perTarget...),
 		batches:    desc("kvroute_stream_batches_total", "Batches applied.", perTarget...),
@@ -156,6 +159,9 @@ func (f *Fleet) Collect(ch chan<- prometheus.Metric) {
 		gauge(descs.lower, float64(s.LowerBlocks), k)
 		gauge(descs.orphans, float64(s.Orphans), k)
 		gauge(descs.holes, float64(s.Holes), k)
+		count(descs.refused, uint64(s.Refused), k)
+		count(descs.dropped, uint64(s.Dropped), k)
+		count(descs.conflicts, uint64(s.Conflicts), k)
 		for st := range feed.NumTrust {
 			gauge(descs.trust, boolean(st == s.Stream.Trust), k, st.String())
 		}

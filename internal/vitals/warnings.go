@@ -84,6 +84,20 @@ func (v *Vitals) Watch(s *snapshot.Snapshot, facts ...Fact) {
 	v.warnings.look(s, facts)
 }
 
+// Warnings counts the warnings that go on.
+func (v *Vitals) Warnings() (warnings, errors int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, o := range v.warnings.open {
+		if o.Severity == "error" {
+			errors++
+		} else {
+			warnings++
+		}
+	}
+	return warnings, errors
+}
+
 // Happened takes something that may be over before anybody looks. The next look tells of it, unless it goes on then
 // and is told as that.
 func (v *Vitals) Happened(ms int64, f Fact) {
