@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -206,20 +207,29 @@ func (a *app) fit(ctx context.Context, f *fitFlags) error {
 	return a.deliverFit(res, out)
 }
 
-// deliverFit writes the files, then the result, so that a result on stdout means that the files are there.
+// deliverFit writes the files, then the result, so that a result on stdout means that the files are there. A fit that makes
+// no profile is told all the same.
 func (a *app) deliverFit(res *fitted, out *fitFiles) error {
 	if err := a.writeFitPlots(res, out); err != nil {
 		return err
 	}
+	var unfit *unfitError
 	if out.profile != nil {
-		if err := a.writeProfile(res, out.base, out.profile); err != nil {
+		if err := a.writeProfile(res, out.base, out.profile); err != nil && !errors.As(err, &unfit) {
 			return err
 		}
 	}
 	if err := a.emit(func(w io.Writer) error { return a.writeFit(w, res) }); err != nil {
 		return err
 	}
-	return res.refusal()
+	switch err := res.refusal(); {
+	case unfit == nil:
+		return err
+	case err != nil:
+		a.note(fmt.Sprintf("%s is not written in spite of --force: %s", res.flags.emitProfile, unfit))
+		return err
+	}
+	return failed("cannot make a profile of this fit", "--emit-profile", unfit)
 }
 
 // fitLogs reads all logs to their ends and fits them.

@@ -76,7 +76,8 @@ func (r *fitted) leastPool() int64 {
 	return least
 }
 
-// writeProfile writes the profile of a fit into its file. A refused fit makes none unless that is wished.
+// writeProfile writes the profile of a fit into its file. A refused fit makes none unless that is wished. The error is an
+// *unfitError where it cannot be one.
 func (a *app) writeProfile(r *fitted, base *engine.Profile, file *report.File) error {
 	f := r.flags
 	if r.Verdict == fit.Refused && !f.force {
@@ -85,7 +86,7 @@ func (a *app) writeProfile(r *fitted, base *engine.Profile, file *report.File) e
 	}
 	p, err := r.profile(base, f.nameOfProfile())
 	if err != nil {
-		return failed("cannot make a profile of this fit", "--emit-profile", oneLineError{err})
+		return &unfitError{r, err}
 	}
 	text, err := p.Encode()
 	if err != nil {
@@ -100,11 +101,21 @@ func (a *app) writeProfile(r *fitted, base *engine.Profile, file *report.File) e
 	return nil
 }
 
-// oneLineError has the faults of a profile in one line.
-type oneLineError struct{ error }
+// unfitError is that of a fit whose coefficients make no profile.
+type unfitError struct {
+	fit *fitted
+	err error // of the profile
+}
 
-func (e oneLineError) Error() string { return strings.ReplaceAll(e.error.Error(), "\n", "; ") }
-func (e oneLineError) Unwrap() error { return e.error }
+// Error tells all faults in one line.
+func (e *unfitError) Error() string {
+	if finite(e.fit.A.Value) == nil {
+		return "no coefficients could be fitted"
+	}
+	return strings.ReplaceAll(e.err.Error(), "\n", "; ")
+}
+
+func (e *unfitError) Unwrap() error { return e.err }
 
 // fitFiles are files in the making.
 type fitFiles struct {
