@@ -71,7 +71,7 @@ func TestScripts(t *testing.T) {
 			return os.Symlink(filepath.Join(root, "traces"), filepath.Join(env.WorkDir, "traces"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": cmdExits, "field": cmdField, "gzip": cmdGzip, "truncate": cmdTruncate, "lines": cmdLines,
+			"exits": cmdExits, "field": cmdField, "gzip": cmdGzip, "truncate": cmdTruncate, "lines": cmdLines, "bytes": cmdBytes,
 		},
 	})
 }
@@ -141,6 +141,16 @@ func cmdGzip(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	ts.Check(z.Close())
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), b.Bytes(), 0o644))
+}
+
+// cmdBytes: bytes FILE TEXT writes TEXT, with escapes as in Go.
+func cmdBytes(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: bytes file text")
+	}
+	text, err := strconv.Unquote(`"` + args[1] + `"`)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o644))
 }
 
 // cmdTruncate: truncate FILE N keeps the first N bytes, or all but the last -N.
