@@ -172,6 +172,10 @@ func (m Model) Init() tea.Cmd {
 // at: numbers that dance faster than one reads cost bytes and rest.
 const beat = time.Second
 
+// calm is the time between two pictures in which nothing remarkable happens, and what a router is asked for: a beat,
+// and no more than one waits for the other because of a tick that came late.
+const calm = beat - beat/8
+
 // beatMsg is the passing of a beat.
 type beatMsg struct{}
 

@@ -35,6 +35,7 @@ type Remote struct {
 	token    string
 	client   *http.Client
 	tape     *Tape // nil: nothing is recorded
+	plain    bool  // the router takes nothing but an interval
 
 	last   *snapshot.Snapshot
 	lastAt time.Time // when it came
@@ -200,13 +201,17 @@ func (r *Remote) follow(ctx context.Context, send func(Update)) error {
 	alarm := time.AfterFunc(answerIn, func() { cancel(errors.New("no answer")) })
 	defer alarm.Stop()
 	query := "interval=" + url.QueryEscape(r.interval.String())
-	if r.tape == nil { // tapes are of whole entries, which every version plays
-		query += "&changes=1"
+	if r.tape == nil && !r.plain { // a tape has all there is, in whole entries, which every version plays
+		query += "&changes=1&calm=" + beat.String()
 	}
 	resp, err := r.get(ctx, "/v1/admin/stream", query)
 	var refused *Refusal
 	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
 		return r.poll(ctx, send, alarm)
+	}
+	if refused != nil && refused.Status == http.StatusBadRequest && !r.plain {
+		r.plain = true // an older router may refuse what it does not know
+		return err
 	}
 	if err != nil {
 		return causeOf(ctx, err)

@@ -148,6 +148,51 @@ func TestRemotePollsRoutersWithoutStream(t *testing.T) {
 	watchUntil(t, r, func(u Update) bool { return u.Link == Live && u.Snap.Seq == 2 })
 }
 
+// TestRemoteAsksForLess: a router is asked for changed fields and calm, unless what it tells is recorded; one that
+// refuses to hear of that is asked for an interval alone.
+func TestRemoteAsksForLess(t *testing.T) {
+	tape, err := NewTape(io.Discard, "http://router")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const less = "interval=100ms&changes=1&calm=1s"
+	for _, c := range []struct {
+		name    string
+		tape    *Tape
+		refuses bool
+		want    []string
+	}{
+		{"a router of today", nil, false, []string{less}},
+		{"an older router", nil, true, []string{less, "interval=100ms"}},
+		{"recorded", tape, false, []string{"interval=100ms"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			asked := make(chan string, 10)
+			r := remoteOf(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				asked <- req.URL.RawQuery
+				if c.refuses && req.URL.Query().Has("calm") {
+					http.Error(w, `{"error":{"message":"calm is not known here"}}`, http.StatusBadRequest)
+					return
+				}
+				s := told("a", 1, 1000)
+				s.Workers = []snapshot.Worker{{RouteKey: "w", BlockCount: 1, Fill: ptr(0.5)}}
+				fmt.Fprintf(w, "event: snapshot\ndata: %s\n\n", raw(t, s))
+				io.WriteString(w, `data: {"run":"a","from":1,"seq":2,"at_unix_ms":2000,"changes":{"w":{"block_count":7}}}`+"\n\n") //nolint:errcheck // the client may have gone
+			}))
+			r.tape = c.tape
+			all := watchUntil(t, r, func(u Update) bool { return u.Link == Live && u.Snap.Seq == 2 })
+			if w := all[len(all)-1].Snap.Workers[0]; w.BlockCount != 7 || w.Fill == nil {
+				t.Errorf("the changed entry is %+v", w)
+			}
+			for _, want := range c.want {
+				if got := <-asked; got != want {
+					t.Errorf("asked for %q, want %q", got, want)
+				}
+			}
+		})
+	}
+}
+
 // TestTapeIsPlayed: what was recorded comes back, from any time, up to where the file is damaged.
 func TestTapeIsPlayed(t *testing.T) {
 	var file bytes.Buffer

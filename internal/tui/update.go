@@ -21,7 +21,10 @@ func (m Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			return m, cmd
 		}
 	case beatMsg:
-		cmd = m.onBeat()
+		was := m
+		if cmd = m.onBeat(); m.looksLike(&was) {
+			return m, cmd
+		}
 	case tea.WindowSizeMsg:
 		m.w, m.h = msg.Width, msg.Height
 	case tea.BackgroundColorMsg:
@@ -52,7 +55,8 @@ func (m Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, cmd
 }
 
-// looksLike says that an update left nothing to be drawn anew since was: it is held back, or says what is known.
+// looksLike says that an update or a beat left nothing to be drawn anew since was: it is held back, or says what is
+// known.
 func (m *Model) looksLike(was *Model) bool {
 	u, o := &m.update, &was.update
 	return m.pic == was.pic && m.beats == was.beats && u.Link == o.Link && u.Reason == o.Reason && u.AgeMS == o.AgeMS &&
@@ -61,8 +65,8 @@ func (m *Model) looksLike(was *Model) bool {
 
 func (m *Model) dress() { m.theme = newTheme(m.opts.ASCII, !m.opts.NoColor, m.dark, m.few) }
 
-// take keeps an update. The picture follows at once where something turned that one must see, else at the next
-// beat at the earliest.
+// take keeps an update. The picture follows at once where something turned that one must see or the last one has
+// stood for a beat, else at the next beat.
 func (m *Model) take(u Update) tea.Cmd {
 	last := m.update
 	if u.Snap == nil {
@@ -82,33 +86,13 @@ func (m *Model) take(u Update) tea.Cmd {
 	switch {
 	case u.Snap == old:
 		m.waiting = false
-	case old == nil || u.Snap.AtMS < old.AtMS || u.Snap.AtMS-old.AtMS >= int64(2*beat/time.Millisecond) || !m.ticking || last.Link != Live || turned(old, u.Snap):
+	case old == nil || u.Snap.AtMS < old.AtMS || u.Snap.AtMS-old.AtMS >= calm.Milliseconds() || !m.ticking || last.Link != Live || snapshot.Turned(old, u.Snap):
 		m.adopt()
 		m.early = m.ticking
 	default:
 		m.waiting = true
 	}
 	return m.tick()
-}
-
-// turned says whether something changed that must not wait: workers, health, trust, warnings, readiness.
-func turned(a, b *snapshot.Snapshot) bool {
-	if a.Run != b.Run || len(a.Workers) != len(b.Workers) || len(a.Warnings) != len(b.Warnings) ||
-		a.Router.Ready != b.Router.Ready || a.Router.Draining != b.Router.Draining {
-		return true
-	}
-	for i := range a.Workers {
-		x, y := &a.Workers[i], &b.Workers[i]
-		if x.RouteKey != y.RouteKey || x.Health != y.Health || x.Breaker != y.Breaker || x.Trust != y.Trust || x.Stream.Gaps != y.Stream.Gaps {
-			return true
-		}
-	}
-	for i := range a.Warnings {
-		if a.Warnings[i].ID != b.Warnings[i].ID {
-			return true
-		}
-	}
-	return false
 }
 
 // tick starts the beats if they do not go already. While nothing comes and nothing ages they rest.
@@ -122,10 +106,11 @@ func (m *Model) tick() tea.Cmd {
 
 func (m *Model) onBeat() tea.Cmd {
 	m.ticking = false
-	if !m.still() && !m.early {
+	early := m.early
+	m.early = false
+	if !m.still() && !early {
 		m.beats++
 	}
-	m.early = false
 	if m.waiting && !m.frozen {
 		m.adopt()
 	}
