@@ -154,6 +154,6 @@ func (x *bench) traffic(b *testing.B, rate int) {
 	for k := range rate/4 - 1 {
 		x.n++
 		x.terms.Picked = x.n * 31 % len(x.ids)
-		x.vitals.Picked(x.now.UnixMilli()+int64(k), &score.Request{Model: "m", Multimodal: true}, x.terms, "")
+		x.vitals.Picked(x.now.UnixMilli()+int64(k), &score.Request{Model: "m", Multimodal: true}, x.terms, nil)
 	}
 }

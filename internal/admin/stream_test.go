@@ -53,7 +53,7 @@ func (x *watched) pick() {
 	x.n++
 	d := &score.Decision{Seq: uint64(x.n), RequestID: fmt.Sprint("r", x.n), Policy: score.LeastWork, Tokens: 10, Suggested: -1, Original: -1}
 	d.Terms = []score.Terms{{Candidate: score.Candidate{Key: "a"}, Eligible: true}}
-	x.v.Picked(time.Now().UnixMilli(), &score.Request{Model: "m"}, d, "")
+	x.v.Picked(time.Now().UnixMilli(), &score.Request{Model: "m"}, d, nil)
 }
 
 // events reads a stream's events into snapshots.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 
+	"github.com/kvroute/kvroute/internal/block"
 	"github.com/kvroute/kvroute/internal/tokenize"
 	"github.com/kvroute/kvroute/internal/tokenize/hf"
 )
@@ -30,3 +31,12 @@ func (a *app) openModel(path, template string, lim tokenize.Limits) (*tokenize.M
 	}
 	return t, m, nil
 }
+
+// readable is a tokenizer that can also tell what tokens say.
+type readable struct {
+	*tokenize.Model
+	words *hf.Model
+}
+
+// Decode is the text of ids, for those who may see it.
+func (r readable) Decode(ids []block.Token) (string, error) { return r.words.Decode(ids) }

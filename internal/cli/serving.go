@@ -462,7 +462,7 @@ func splitTokenizer(s string) (model, path string) {
 
 // openTokenizers loads model directories. The function returned gives that of a model, nil for none.
 func (a *app) openTokenizers(values []string, template string, lim tokenize.Limits, log *slog.Logger, wrong *facts) (func(model string) tokenize.Tokenizer, error) {
-	byModel := map[string]*tokenize.Model{}
+	byModel := map[string]tokenize.Tokenizer{}
 	for _, v := range values {
 		model, path := splitTokenizer(v)
 		if byModel[model] != nil {
@@ -472,7 +472,7 @@ func (a *app) openTokenizers(values []string, template string, lim tokenize.Limi
 		if err != nil {
 			return nil, err
 		}
-		byModel[model] = m
+		byModel[model] = readable{m, info}
 		log.Info("tokenizer loaded", "path", path, "encoder", info.Encoder().Name(), "digest", info.Digest, "vocabulary", info.VocabSize)
 		if info.FastOff != "" {
 			log.Warn("the fast encoder is off for this model", "path", path, "reason", info.FastOff)

@@ -21,6 +21,8 @@ type ticket struct {
 	req     score.Request
 	// exact says that the blocks are the engine's own, so that predictions can be held against reports.
 	exact bool
+	// tokens are those of the first prompt by variant, if they may be shown.
+	tokens [][]block.Token
 }
 
 // Place implements router.Fleet.
@@ -40,6 +42,7 @@ func (f *Fleet) Place(ctx context.Context, c *router.Call) (router.Ticket, error
 // prepare tokenizes the call in each way its candidates do.
 func (t *ticket) prepare(ctx context.Context) {
 	c, m := t.call, t.m
+	t.tokens = nil
 	t.req = score.Request{
 		ID: c.ID, Model: m.name, Role: score.Mixed, At: c.At.UnixNano(),
 		BlockSize: m.pool.BlockSize(), N: c.N, Session: c.Session, Retention: c.Retention,
@@ -64,6 +67,7 @@ func (t *ticket) prepare(ctx context.Context) {
 		if res.Unhashable != "" && res.Err != nil {
 			t.f.log.Debug("request has no tokens", "request_id", c.ID, "model", m.name, "reason", res.Unhashable, "error", res.Err)
 		}
+		t.keepTokens(&res)
 		sv := variantOf(&res)
 		if k > 0 {
 			t.req.Variants = append(t.req.Variants, sv)
@@ -134,7 +138,7 @@ func (t *ticket) Pick(skip func(worker string) bool) (router.Lease, error) {
 	tg.predict(&l.before, t, term)
 	t.f.logPick(&t.req, &l.dec)
 	t.f.count.picked(t.m.name, &l.dec)
-	t.f.cfg.Vitals.Picked(time.Now().UnixMilli(), &t.req, &l.dec, t.text())
+	t.f.cfg.Vitals.Picked(time.Now().UnixMilli(), &t.req, &l.dec, t.text(term.Candidate.Variant))
 	return l, nil
 }
 

@@ -37,21 +37,34 @@ var roughTokens = sync.Pool{New: func() any { return new([]block.Token) }}
 // before messages. The messages of a conversation's next turn begin with the bytes of this one's, but for
 // the closing bracket, which is left out.
 func roughBlocks(root block.Hash, size int, tools, messages, prompt []byte) (blocks []block.Hash, tokens int64) {
-	last := messages
-	if len(last) == 0 {
-		last = prompt
-	}
-	last = last[:max(len(last)-1, 0)]
 	buf := roughTokens.Get().(*[]block.Token)
 	defer roughTokens.Put(buf)
 	all := (*buf)[:0]
-	for _, part := range [][]byte{tools, last} {
-		n := len(part) / bytesPerToken * bytesPerToken // each part begins a token, so that no part moves another
-		for i := 0; i < n; i += bytesPerToken {
+	for _, part := range roughParts(tools, messages, prompt) {
+		for i := 0; i < len(part); i += bytesPerToken {
 			all = append(all, block.Token(binary.LittleEndian.Uint32(part[i:])))
 		}
 	}
 	*buf = all
 	blocks = make([]block.Hash, 0, len(all)/size)
 	return block.AppendChain(blocks, root, all, size), int64(len(all))
+}
+
+// roughParts are the bytes that make the tokens: each part begins a token, so that no part moves another.
+func roughParts(tools, messages, prompt []byte) [2][]byte {
+	last := messages
+	if len(last) == 0 {
+		last = prompt
+	}
+	last = last[:max(len(last)-1, 0)]
+	whole := func(p []byte) []byte { return p[:len(p)/bytesPerToken*bytesPerToken] }
+	return [2][]byte{whole(tools), whole(last)}
+}
+
+// roughText is a copy of the beginning of them.
+func roughText(tools, messages, prompt []byte) (all []byte) {
+	for _, part := range roughParts(tools, messages, prompt) {
+		all = append(all, part[:min(len(part), textTokens*bytesPerToken-len(all))]...)
+	}
+	return all
 }

@@ -1,10 +1,9 @@
 package fleet
 
 import (
-	"encoding/json"
-
 	"github.com/kvroute/kvroute/internal/block"
 	"github.com/kvroute/kvroute/internal/index"
+	"github.com/kvroute/kvroute/internal/tokenize"
 	"github.com/kvroute/kvroute/internal/vitals"
 )
 
@@ -40,34 +39,63 @@ func (f *Fleet) modelsNow() []*model {
 	return list
 }
 
-// text is the beginning of what a prompt ends with, where it may be shown: its last message, or the prompt itself.
-func (t *ticket) text() string {
+// Bounds of what is kept of a prompt that may be shown.
+const (
+	textTokens = 1 << 16 // its first ones, some 4,000 blocks: what begins later has no text
+	shownAt    = 192     // tokens that a line is made of
+)
+
+// decoder is a tokenizer that can tell what tokens say.
+type decoder interface {
+	Decode([]block.Token) (string, error)
+}
+
+// text tells what a request's prompt says, where it may be shown; nil elsewhere. It says exactly what the blocks asked
+// for cover: their tokens decoded, or, without a tokenizer, the bytes of the body that they were made of.
+func (t *ticket) text(variant int) vitals.Text {
 	if !t.f.cfg.Text {
-		return ""
+		return nil
 	}
-	var s string
-	if t.call.Prompt != nil && json.Unmarshal(t.call.Prompt, &s) == nil {
-		return vitals.Clip(s)
-	}
-	var messages []struct {
-		Content json.RawMessage `json:"content"`
-	}
-	if json.Unmarshal(t.call.Messages, &messages) != nil || len(messages) == 0 {
-		return ""
-	}
-	last := messages[len(messages)-1].Content
-	if json.Unmarshal(last, &s) == nil {
-		return vitals.Clip(s)
-	}
-	var parts []struct {
-		Text string `json:"text"`
-	}
-	if json.Unmarshal(last, &parts) == nil {
-		for _, p := range parts {
-			if p.Text != "" {
-				return vitals.Clip(p.Text)
+	size := t.req.BlockSize
+	if t.m.tok == nil {
+		all := roughText(t.call.Tools, t.call.Messages, t.call.Prompt)
+		return func(from, to int) string {
+			from *= size * bytesPerToken
+			to = min(to*size*bytesPerToken, from+shownAt*bytesPerToken, len(all))
+			if from >= to {
+				return ""
 			}
+			return vitals.Clip(string(all[from:to]))
 		}
 	}
-	return ""
+	d, ok := t.m.tok.(decoder)
+	if !ok || variant >= len(t.tokens) {
+		return nil
+	}
+	tokens := t.tokens[variant]
+	return func(from, to int) string {
+		from *= size
+		to = min(to*size, from+shownAt, len(tokens))
+		if from >= to {
+			return ""
+		}
+		s, err := d.Decode(tokens[from:to])
+		if err != nil {
+			return ""
+		}
+		return vitals.Clip(s)
+	}
+}
+
+// keepTokens keeps the tokens of a variant's first prompt, where they may be shown.
+func (t *ticket) keepTokens(res *tokenize.Result) {
+	if !t.f.cfg.Text {
+		return
+	}
+	var own []block.Token
+	if len(res.Prompts) > 0 {
+		all := res.Prompts[0].Tokens
+		own = append(own, all[:min(len(all), textTokens)]...)
+	}
+	t.tokens = append(t.tokens, own)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kvroute/kvroute/internal/fakeengine"
 	"github.com/kvroute/kvroute/internal/fleet"
 	"github.com/kvroute/kvroute/internal/snapshot"
+	"github.com/kvroute/kvroute/internal/tokenize"
 	"github.com/kvroute/kvroute/internal/vitals"
 )
 
@@ -20,7 +21,11 @@ import (
 func TestSnapshotOfARealFleet(t *testing.T) {
 	for _, text := range []bool{false, true} {
 		v := vitals.New()
-		s := newStand(t, options{engines: []fakeengine.Config{vllm(500)}, fleet: func(c *fleet.Config) { c.Vitals, c.Text = v, text }})
+		s := newStand(t, options{engines: []fakeengine.Config{vllm(500)}, fleet: func(c *fleet.Config) {
+			c.Vitals, c.Text = v, text
+			tok := newReadable(t)
+			c.Tokenizer = func(string) tokenize.Tokenizer { return tok }
+		}})
 		hub := admin.NewHub(admin.HubConfig{Fleet: s.fleet, Vitals: v, Text: text})
 		secret := "the launch code is seven " + strings.Repeat("and seven ", 60)
 		c := map[string]any{"model": "", "max_tokens": 3, "messages": []any{map[string]any{"role": "user", "content": secret}}}

@@ -298,7 +298,7 @@ func (s *state) decision(r *record.Record) error {
 	for i := range req.Variants {
 		req.Variants[i].Blocks = slices.Clone(req.Variants[i].Blocks)
 	}
-	s.vitals.Picked(s.now, &req, &d, "")
+	s.vitals.Picked(s.now, &req, &d, nil)
 	for i := range d.Terms {
 		if c := s.at(d.Terms[i].Candidate.Target); c != nil {
 			l := &d.Terms[i].Load

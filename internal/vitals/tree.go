@@ -23,10 +23,10 @@ type chain struct {
 	ms     int64
 	model  string
 	blocks []block.Hash
-	text   string
+	text   Text // nil: not to be shown
 }
 
-func (v *Vitals) sample(ms int64, req *score.Request, variant int, text string) {
+func (v *Vitals) sample(ms int64, req *score.Request, variant int, text Text) {
 	blocks := req.Blocks
 	if variant > 0 && variant <= len(req.Variants) {
 		blocks = req.Variants[variant-1].Blocks
@@ -67,7 +67,10 @@ func (v *Vitals) Prefixes(hold Holders) (nodes []snapshot.Prefix, sampled int) {
 		}
 		p := snapshot.Prefix{
 			Hash: hexHash(long.blocks[n.to-1]), Model: last.model, From: n.from, Blocks: n.to - n.from, Uses: len(n.through), LastMS: last.ms,
-			Holders: []snapshot.Holder{}, Text: last.text,
+			Holders: []snapshot.Holder{},
+		}
+		if long.text != nil { // its own: all that go through the node say the same there
+			p.Text = long.text(n.from, n.to)
 		}
 		if n.parent >= 0 {
 			p.Parent = hexHash(long.blocks[n.from-1])

@@ -98,9 +98,13 @@ func (v *Vitals) Forget(key string) {
 	delete(v.targets, key)
 }
 
-// Picked takes a decision, with the session's own id and a text to show for its prompt ("" for none). The blocks of
-// the request are kept and must not change; dec is copied.
-func (v *Vitals) Picked(ms int64, req *score.Request, dec *score.Decision, text string) {
+// Text tells the beginning of what a run of a prompt's blocks says, in a form fit to be shown: see Clip. It is called at
+// any time, without a lock.
+type Text func(from, to int) string
+
+// Picked takes a decision, and what its prompt says where that may be shown, else nil. The blocks of the request are
+// kept and must not change; dec is copied.
+func (v *Vitals) Picked(ms int64, req *score.Request, dec *score.Decision, text Text) {
 	t := dec.PickedTerms()
 	v.mu.Lock()
 	defer v.mu.Unlock()

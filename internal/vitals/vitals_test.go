@@ -41,7 +41,7 @@ func TestWindows(t *testing.T) {
 			e := event{ms: now, key: []string{"a", "b"}[rng.IntN(2)], of: 1 + rng.Int64N(100)}
 			e.hit = rng.Int64N(e.of + 1)
 			all = append(all, e)
-			v.Picked(now, &score.Request{Model: "m"}, decision(int(e.key[0]-'a'), e.of, e.hit), "")
+			v.Picked(now, &score.Request{Model: "m"}, decision(int(e.key[0]-'a'), e.of, e.hit), nil)
 			at := now + rng.Int64N(5000)
 			now = at
 			s := snapshot.Snapshot{AtMS: at, Workers: []snapshot.Worker{{RouteKey: "a"}, {RouteKey: "b"}}}
@@ -99,7 +99,7 @@ func TestKeptDecisions(t *testing.T) {
 	for i := range int64(20_000) {
 		d := decision(0, 10, 5)
 		d.Seq, d.RequestID = uint64(i+1), fmt.Sprint("r", i+1)
-		v.Picked(1_000_000+i, req, d, "") // a thousand a second
+		v.Picked(1_000_000+i, req, d, nil) // a thousand a second
 	}
 	var s snapshot.Snapshot
 	v.Fill(1_020_000, &s)
@@ -140,7 +140,7 @@ func TestPicksHandedOut(t *testing.T) {
 		for range []int{0, 1, 7, 300, 499, 500, 501, 1300}[rng.IntN(8)] {
 			made++
 			now += 20 // all are kept
-			v.Picked(now, &score.Request{}, decision(0, 10, 5), "")
+			v.Picked(now, &score.Request{}, decision(0, 10, 5), nil)
 		}
 		var s snapshot.Snapshot
 		v.Fill(now, &s)
@@ -178,7 +178,7 @@ func TestPrefixTree(t *testing.T) {
 			}
 			chains = append(chains, c)
 			d := decision(0, int64(len(c))*16, 0)
-			v.Picked(int64(len(chains)), &score.Request{Model: "m", Blocks: c}, d, fmt.Sprint(len(chains)))
+			v.Picked(int64(len(chains)), &score.Request{Model: "m", Blocks: c}, d, func(from, to int) string { return fmt.Sprint(c[from:to]) })
 		}
 		nodes, sampled := v.Prefixes(func(_ string, chain []block.Hash, each func(string, int)) {
 			each("all", len(chain))
@@ -202,7 +202,7 @@ func TestPrefixTree(t *testing.T) {
 					last = int64(i + 1)
 				}
 			}
-			if n.Uses != uses || n.LastMS != last || n.Text != fmt.Sprint(last) {
+			if n.Uses != uses || n.LastMS != last || n.Text != textOf(chains, n) {
 				t.Fatalf("seed %d: %+v, want %d uses, the last at %d", seed, n, uses, last)
 			}
 			want := []snapshot.Holder{{RouteKey: "all", Blocks: n.Blocks}}
@@ -217,6 +217,17 @@ func TestPrefixTree(t *testing.T) {
 			t.Fatalf("seed %d: %d nodes of %d chains", seed, len(nodes), len(chains))
 		}
 	}
+}
+
+// textOf is what a node's own blocks say, by any chain that has them.
+func textOf(chains [][]block.Hash, n snapshot.Prefix) string {
+	end := n.From + n.Blocks
+	for _, c := range chains {
+		if len(c) >= end && hexHash(c[end-1]) == n.Hash {
+			return fmt.Sprint(c[n.From:end])
+		}
+	}
+	return "nobody has it"
 }
 
 // through says whether c ends within node n: it agrees with a chain that has all of n.
@@ -295,7 +306,7 @@ func TestWarnings(t *testing.T) {
 
 func TestForgottenTarget(t *testing.T) {
 	v := New()
-	v.Picked(1000, &score.Request{}, decision(0, 10, 5), "")
+	v.Picked(1000, &score.Request{}, decision(0, 10, 5), nil)
 	v.Applied(1000, "a", &index.Result{Stored: 3, Removed: 1}, true)
 	s := snapshot.Snapshot{Workers: []snapshot.Worker{{RouteKey: "a"}}}
 	v.Fill(1001, &s)
@@ -326,9 +337,9 @@ func TestPickedAllocatesNothing(t *testing.T) {
 	ms := int64(1_000_000)
 	for range 2 * snapshot.MaxPicks { // until every place has memory
 		ms += 20
-		v.Picked(ms, req, d, "")
+		v.Picked(ms, req, d, nil)
 	}
-	if n := testing.AllocsPerRun(1000, func() { ms += 2; v.Picked(ms, req, d, "") }); n != 0 {
+	if n := testing.AllocsPerRun(1000, func() { ms += 2; v.Picked(ms, req, d, nil) }); n != 0 {
 		t.Errorf("%v allocations a decision, want 0", n)
 	}
 }
@@ -341,7 +352,7 @@ func BenchmarkPicked(b *testing.B) {
 			req, d := steady()
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				v.Picked(1_000_000+int64(i)*2000/every, req, d, "")
+				v.Picked(1_000_000+int64(i)*2000/every, req, d, nil)
 			}
 		})
 	}
@@ -352,7 +363,7 @@ func BenchmarkFill(b *testing.B) {
 	v := New()
 	req, d := steady()
 	for i := range int64(1000) {
-		v.Picked(1_000_000+i*20, req, d, "")
+		v.Picked(1_000_000+i*20, req, d, nil)
 	}
 	s := snapshot.Snapshot{}
 	for i := range 64 {
