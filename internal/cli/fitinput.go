@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/kvroute/kvroute/internal/decodelog"
 	"github.com/kvroute/kvroute/internal/fit"
@@ -81,6 +82,8 @@ func logFileFault(path string, err error) error {
 	switch {
 	case errors.Is(err, errFolder):
 		f.hint = "name the files in it, as in " + filepath.Join(path, "*.log")
+	case errors.Is(err, syscall.EMFILE):
+		f.hint = "raise the limit (ulimit -n), or join them in the order of their times: cat FILES | kvroute fit -"
 	case errors.Is(err, fs.ErrNotExist):
 		var names []string
 		entries, _ := os.ReadDir(filepath.Dir(path)) // no folder, no names: the hint is a courtesy

@@ -80,7 +80,7 @@ func Read(ctx context.Context, sources []Source, opt Options, each func(*Sample)
 		raw := NewCounter(src.R)
 		st.rep.Inputs = append(st.rep.Inputs, src.Name)
 		s := &source{st: st, name: src.Name, index: int32(i), chain: -1, raw: raw, text: raw}
-		s.lr = lineReader{src: raw, live: opt.Idle != nil}
+		s.lr = lineReader{src: raw, chunk: chunkOf(len(sources)), live: opt.Idle != nil}
 		m.sources = append(m.sources, s)
 	}
 	err := m.run()
@@ -364,7 +364,7 @@ func (s *source) begin() error {
 	if c := head[0]; c != 0x1f && c != 0x28 && c != 'P' && c != 'B' && c != 0xfd && c != 'v' {
 		return nil
 	}
-	lr := lineReader{live: s.lr.live}
+	lr := lineReader{chunk: s.lr.chunk, live: s.lr.live}
 	rest := io.Reader(s.raw)
 	if s.lr.ended {
 		rest = strings.NewReader("")
@@ -428,6 +428,7 @@ func (s *source) finish() error {
 		return s.broken(err)
 	}
 	s.done = true
+	s.lr.buf, s.clean = nil, nil // of many inputs that come one after the other
 	if s.scrape != nil {
 		return s.scrape.end()
 	}

@@ -8,8 +8,15 @@ import (
 // maxLine is the longest line that is looked at. Longer ones are skipped and counted.
 const maxLine = 1 << 20
 
-// chunk is how much is read at once.
-const chunk = 256 << 10
+// chunk is how much is read at once; of many inputs, which are all open, less, so that all of them together take no more
+// than allChunks or the least that makes sense.
+const (
+	chunk      = 256 << 10
+	leastChunk = 16 << 10
+	allChunks  = 64 << 20
+)
+
+func chunkOf(inputs int) int { return min(max(allChunks/max(inputs, 1), leastChunk), chunk) }
 
 // scanned is what came of asking for a line.
 type scanned uint8
@@ -24,6 +31,7 @@ const (
 // lineReader cuts a stream into lines without copying them. Its memory is bounded by maxLine and chunk.
 type lineReader struct {
 	src    io.Reader
+	chunk  int
 	live   bool // a read of nothing means that there is nothing for now
 	buf    []byte
 	i, n   int // unread bytes are buf[i:n]
@@ -90,17 +98,13 @@ func trimEnd(line []byte) []byte {
 
 // fill reads once; false: there is nothing for now.
 func (l *lineReader) fill() bool {
-	if l.i > 0 && (l.i == l.n || len(l.buf)-l.n < chunk/4) {
+	if l.i > 0 && (l.i == l.n || len(l.buf)-l.n < l.chunk/4) {
 		copy(l.buf, l.buf[l.i:l.n])
 		l.n -= l.i
 		l.i = 0
 	}
-	if len(l.buf)-l.n < chunk/4 {
-		size := 2 * len(l.buf)
-		if size < chunk {
-			size = chunk
-		}
-		grown := make([]byte, size)
+	if len(l.buf)-l.n < l.chunk/4 {
+		grown := make([]byte, max(2*len(l.buf), l.chunk))
 		copy(grown, l.buf[:l.n])
 		l.buf = grown
 	}

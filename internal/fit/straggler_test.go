@@ -17,7 +17,7 @@ import (
 func TestStragglers(t *testing.T) {
 	seeds, tried, factors := 1, planes[1:2], []float64{1, 1.5, 3}
 	if long {
-		seeds, tried, factors = 20, planes, []float64{1, 1.2, 1.5, 2, 3}
+		seeds, tried, factors = 8, planes, []float64{1, 1.2, 1.5, 2, 3}
 	}
 	var cells []cell
 	for i, plane := range tried {
