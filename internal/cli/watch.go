@@ -5,10 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -181,8 +184,17 @@ func (a *app) watch(ctx context.Context, f *watchFlags, intervalSet, urlSet bool
 
 // screen draws until the user quits or a signal comes, which is a way to quit.
 func (a *app) screen(ctx context.Context, src tui.Source, f *watchFlags) error {
+	if !signal.Ignored(syscall.SIGHUP) { // of a terminal that goes away
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGHUP)
+		defer stop()
+	}
 	err := tui.Run(ctx, src, tui.Options{ASCII: f.ascii, NoColor: !a.color(), Mouse: f.mouse}, a.stdin, a.stdout)
+	var own *tui.Fault
 	switch {
+	case errors.As(err, &own):
+		fmt.Fprintf(a.stderr, "%s\n", own.Stack)
+		return failed("the screen ended", "", err)
 	case ctx.Err() != nil:
 		return nil
 	case err != nil:

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -65,12 +64,10 @@ func (s *Server) handle(sess ssh.Session) {
 		return
 	}
 	defer leave()
-	defer func() {
-		if r := recover(); r != nil {
-			x.log.Error("ssh session failed", "panic", r, "stack", string(debug.Stack()))
-			x.finish("the session failed: a fault of kvroute's own, see the router's log", 1)
-		}
-	}()
+	defer tui.Catch(func(f *tui.Fault) {
+		x.fault(f)
+		x.finish(faultText, 1)
+	})
 	kind := "screen"
 	if !hasPTY || g.noPTY || pty.Term == "dumb" || pty.Term == "" {
 		kind = "text"
@@ -121,6 +118,7 @@ type screen struct {
 
 	program atomic.Pointer[tea.Program] // nil: not drawing yet
 	ended   atomic.Pointer[string]      // why, unless its user quit
+	failed  atomic.Bool                 // by a fault of the program's own
 	idle    *time.Timer
 }
 
@@ -130,6 +128,17 @@ func (x *screen) end(why string) {
 	if p := x.program.Load(); p != nil {
 		go p.Quit() // waits while the program cannot draw
 	}
+}
+
+// faultText is what a client is told of a panic.
+const faultText = "the session failed: a fault of kvroute's own, see the router's log"
+
+// fault ends the session, and only that. The first fault is logged: drawing may fail at every try.
+func (x *screen) fault(f *tui.Fault) {
+	if x.failed.CompareAndSwap(false, true) {
+		x.log.Error("ssh session failed", "panic", f.Value, "stack", string(f.Stack))
+	}
+	x.end(faultText)
 }
 
 // refuse tells the client why there is nothing to see, and ends the session.
@@ -217,7 +226,7 @@ func (x *screen) run(key gossh.PublicKey) string {
 		x.cut()
 	}}
 	p := tea.NewProgram(
-		model, tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithEnvironment(env), tea.WithColorProfile(profile),
+		tui.Guard(model, x.fault), tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithEnvironment(env), tea.WithColorProfile(profile),
 		tea.WithWindowSize(width, height), tea.WithFPS(tui.FPS), tea.WithoutSignalHandler(), tea.WithFilter(noSuspend),
 	)
 	x.program.Store(p)
@@ -226,7 +235,10 @@ func (x *screen) run(key gossh.PublicKey) string {
 	}
 	x.touch()
 	var feeding sync.WaitGroup
-	feeding.Go(func() { x.feed(ctx, p, src) })
+	feeding.Go(func() {
+		defer tui.Catch(x.fault)
+		tui.Feed(ctx, p, src)
+	})
 	feeding.Go(func() { x.fit(ctx, p) })
 	feeding.Go(func() { x.lookAfter(ctx, key) })
 	_, err := p.Run()
@@ -234,28 +246,16 @@ func (x *screen) run(key gossh.PublicKey) string {
 	feeding.Wait()
 	why := "the user quit"
 	switch e := x.ended.Load(); {
+	case x.failed.Load():
+		why = "it failed"
+		x.finish(faultText, 1)
 	case e != nil:
 		why = *e
 		x.finish(why, 0)
-	case errors.Is(err, tea.ErrProgramPanic):
-		x.log.Error("ssh session failed", "error", err)
-		x.finish("the session failed: a fault of kvroute's own, see the router's log", 1)
-		why = "it failed"
 	case err != nil:
 		why = "the client is gone"
 	}
 	return why
-}
-
-// feed carries snapshots to the program. A fault in it ends this session only.
-func (x *screen) feed(ctx context.Context, p *tea.Program, src tui.Source) {
-	defer func() {
-		if r := recover(); r != nil {
-			x.log.Error("ssh session failed", "panic", r, "stack", string(debug.Stack()))
-			x.end("the session failed: a fault of kvroute's own, see the router's log")
-		}
-	}()
-	tui.Feed(ctx, p, src)
 }
 
 // touch begins the time without keys anew.
