@@ -1,6 +1,9 @@
 package tui
 
 import (
+	"strings"
+	"unicode"
+
 	"charm.land/bubbles/v2/key"
 	tea "charm.land/bubbletea/v2"
 )
@@ -9,6 +12,10 @@ import (
 func (m *Model) onKey(k tea.KeyPressMsg) tea.Cmd {
 	if k.String() == "ctrl+c" {
 		return tea.Quit
+	}
+	if behind, ok := m.behindEscape(k); ok {
+		m.onKey(tea.KeyPressMsg{Code: tea.KeyEscape}) // which has no command
+		return m.onKey(behind)
 	}
 	if m.typing {
 		return m.onTyped(k)
@@ -48,6 +55,23 @@ func (m *Model) onKey(k tea.KeyPressMsg) tea.Cmd {
 		return nil
 	}
 	return m.onPageKey(k)
+}
+
+// behindEscape is the key of what reads as alt and a key: terminals send escape and a key pressed soon after it as
+// that. Nothing here is bound to alt, but for the editing of a filter.
+func (m *Model) behindEscape(k tea.KeyPressMsg) (tea.KeyPressMsg, bool) {
+	in := &m.input.KeyMap
+	if !k.Mod.Contains(tea.ModAlt) || m.typing && key.Matches(k, in.WordForward, in.WordBackward, in.DeleteWordBackward, in.DeleteWordForward) {
+		return k, false
+	}
+	k.Mod &^= tea.ModAlt
+	if k.Text == "" && k.Mod&^tea.ModShift == 0 && unicode.IsPrint(k.Code) {
+		k.Text = string(k.Code)
+		if k.Mod.Contains(tea.ModShift) {
+			k.Text = strings.ToUpper(k.Text)
+		}
+	}
+	return k, true
 }
 
 // onPageKey handles what a key does to the focused panel.
