@@ -86,6 +86,7 @@ type side struct {
 	server  *server
 	url     string
 	traffic *demoTraffic
+	stop    context.CancelFunc // of what looks for warnings
 }
 
 // demo runs both sides until it is time, or the first signal.
@@ -172,6 +173,9 @@ func (a *app) openSide(ctx context.Context, s *side, n int, base fakeengine.Conf
 	s.url = "http://" + l.Addr().String()
 	go s.server.router.Serve(l, nil) //nolint:errcheck // it ends with the demo
 	s.server.fleet.Update(workers)
+	looking, stop := context.WithCancel(ctx)
+	s.stop = stop
+	go s.server.hub.Run(looking) // so that those who watch are warned
 	return s.ready(ctx)
 }
 
@@ -197,6 +201,9 @@ func (s *side) ready(ctx context.Context) error {
 
 func (s *side) close() error {
 	var errs []error
+	if s.stop != nil {
+		s.stop()
+	}
 	if v := s.server; v != nil {
 		if v.router != nil {
 			errs = append(errs, v.router.Close())
