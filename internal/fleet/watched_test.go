@@ -5,6 +5,7 @@ package fleet_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -35,7 +36,11 @@ func TestSnapshotOfARealFleet(t *testing.T) {
 			}
 			s.settle()
 		}
-		snap := hub.Fresh()
+		var snap *snapshot.Snapshot
+		s.until("the second answer is accounted for", func() bool { // that is after the client has it
+			snap = hub.Fresh()
+			return snap.Router.SavedTokens > 0
+		})
 		data, err := json.Marshal(snap)
 		if err != nil {
 			t.Fatal(err)
@@ -52,7 +57,7 @@ func TestSnapshotOfARealFleet(t *testing.T) {
 			t.Errorf("worker %+v, want %d blocks, 2 requests", w, state.Blocks)
 		}
 		if w.ReportedShare == nil || w.HitShare == nil || *w.ReportedShare < 0.4 || *w.ReportedShare > 0.5 || *w.HitShare < 0.4 || *w.HitShare > 0.5 {
-			t.Errorf("hit shares %v predicted, %v reported; want nearly a half: the second request found what the first left", w.HitShare, w.ReportedShare)
+			t.Errorf("hit shares %s predicted, %s reported; want nearly a half: the second request found what the first left", share(w.HitShare), share(w.ReportedShare))
 		}
 		if r := snap.Router; r.Requests != 2 || r.Kept != 2 || len(snap.Picks) != 2 || snap.Picks[1].Hits == 0 || snap.Picks[1].RouteKey != w.RouteKey {
 			t.Errorf("router %+v, decisions %+v", r, snap.Picks)
@@ -63,4 +68,11 @@ func TestSnapshotOfARealFleet(t *testing.T) {
 			t.Errorf("prefixes %+v, want one of %d blocks, used twice, held by %s", p, prompt, w.RouteKey)
 		}
 	}
+}
+
+func share(v *float64) string {
+	if v == nil {
+		return "none"
+	}
+	return fmt.Sprint(*v)
 }

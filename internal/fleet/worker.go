@@ -177,8 +177,8 @@ func (w *worker) join(m *model, info *probe.Info) error {
 		w.mu.Unlock()
 	}
 	m.adapt(info.Adapters(), 1)
-	w.setHealth(Healthy, "")
 	w.up.Store(true)
+	w.setHealth(Healthy, "") // not before it can be picked: who waits for that would be refused
 	w.f.log.Info("worker joins", "worker", w.spec.ID, "model", m.name, "engine", w.engine(), "version", info.Version, "ranks", ranks, "page_size", w.pageNow(), "approximate", guessed)
 	w.f.wg.Go(func() { w.checkParity(m) })
 	return nil
