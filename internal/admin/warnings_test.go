@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -188,5 +189,60 @@ func TestSnapshotsStay(t *testing.T) {
 	states[0] = fleet.TargetState{Stream: feed.State{Seq: 8}}
 	if now := fmt.Sprint(*w.Stream.Sequence, w.Parity); now != was {
 		t.Errorf("was %s, is %s after the memory was used again", was, now)
+	}
+}
+
+// TestHealthFlip: a worker that did not answer for less than the time between two looks is told of.
+func TestHealthFlip(t *testing.T) {
+	var down atomic.Bool
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/v1/models":
+			io.WriteString(w, `{"data":[{"id":"m","owned_by":"vllm","max_model_len":100}]}`) //nolint:errcheck // a test's own client
+		case r.URL.Path != "/health" || down.Load():
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(engine.Close)
+	v := vitals.New()
+	f, err := fleet.New(fleet.Config{Score: score.Defaults(), Vitals: v, HealthInterval: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	hub := NewHub(HubConfig{Fleet: f, Vitals: v})
+	spec, err := discovery.ParseWorker(engine.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Update([]discovery.Spec{spec})
+	health := func(want fleet.Health) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+			if s := f.States(); len(s) == 1 && s[0].Health == want {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("never %s", want)
+			}
+		}
+	}
+	health(fleet.Healthy)
+	hub.look()
+	down.Store(true)
+	health(fleet.Unhealthy)
+	down.Store(false)
+	health(fleet.Healthy)
+	var told []string
+	for end := time.Now().Add(30 * time.Second); len(told) == 0 && time.Now().Before(end); {
+		hub.look()
+		for _, w := range hub.Current(0).Warnings {
+			if w.Kind == "health" {
+				told = append(told, fmt.Sprint(w.RouteKey, " ", w.Text, " ", w.OverMS != nil))
+			}
+		}
+	}
+	if len(told) != 1 || !strings.HasPrefix(told[0], spec.ID+" did not answer: ") || !strings.HasSuffix(told[0], " true") {
+		t.Errorf("told %q, want once that it did not answer, and that this is over", told)
 	}
 }

@@ -224,7 +224,9 @@ func TestBreakerInTraffic(t *testing.T) {
 	}).URL)
 	f.add("B", serveWorker(t, answerOK("B")).URL)
 	var clock atomic.Int64
+	var opened []string
 	b := start(t, f, func(c *Config) {
+		c.OnBreaker = func(id string) { opened = append(opened, id) } // one request after the other
 		base := time.Now()
 		c.Now = func() time.Time { return base.Add(time.Duration(clock.Load())) }
 	})
@@ -256,6 +258,9 @@ func TestBreakerInTraffic(t *testing.T) {
 	b.idle()
 	if got := b.metric(`infera_router_worker_breaker_trips_total{worker_id="A"}`); got != "1" {
 		t.Errorf("breaker of A tripped %s times, want 1", got)
+	}
+	if d := cmp.Diff([]string{"A", "A"}, opened); d != "" {
+		t.Errorf("told of breakers that opened (-want +got):\n%s", d)
 	}
 	b.r.Forget("A")
 	if _, page := b.get("/metrics"); strings.Contains(page, `worker_id="A"`) || strings.Contains(page, `_worker="A"`) {
@@ -290,6 +295,9 @@ func TestAllOpenAreTriedAnyway(t *testing.T) {
 	b.idle()
 	if got := b.metric("kvroute_doubtful_dispatch_total"); got != "1" {
 		t.Errorf("dispatches to doubtful workers: %s, want 1", got)
+	}
+	if d := cmp.Diff(Troubles{Failed: 1, Doubtful: 1}, b.r.Troubles()); d != "" {
+		t.Errorf("what went wrong (-want +got):\n%s", d)
 	}
 	if !strings.Contains(b.log.String(), "trying one all the same") {
 		t.Errorf("nothing was said of it:\n%s", b.log)
