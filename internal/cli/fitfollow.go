@@ -13,8 +13,12 @@ import (
 	"github.com/kvroute/kvroute/internal/fit"
 )
 
-// followPoll is how often files are looked at that had nothing new.
-const followPoll = 200 * time.Millisecond
+// followPoll is how often inputs are looked at that had nothing new, and followSoon how soon those that had: a pipe
+// hands over a piece at a time.
+const (
+	followPoll = 200 * time.Millisecond
+	followSoon = time.Millisecond
+)
 
 // tail reads a file that grows. Where it was rotated (its name leads to another file) or cut short, it goes on with
 // what is there now. A Read of nothing means that there is nothing for now.
@@ -145,7 +149,7 @@ func (a *app) followLogs(ctx context.Context, f *fitFlags, out *fitFiles) error 
 	}
 	fitter := fit.New(f.fitOptions())
 	opt := f.logOptions()
-	var told int64
+	var told, read int64
 	last := a.now()
 	opt.Idle = func(ctx context.Context, soFar *decodelog.Report) error {
 		if now := a.now(); soFar.Used > told && now.Sub(last) >= f.every {
@@ -155,7 +159,11 @@ func (a *app) followLogs(ctx context.Context, f *fitFlags, out *fitFiles) error 
 				return err
 			}
 		}
-		wait := time.NewTimer(min(followPoll, f.every))
+		pause := followPoll
+		if soFar.Bytes > read {
+			read, pause = soFar.Bytes, followSoon
+		}
+		wait := time.NewTimer(min(pause, f.every))
 		defer wait.Stop()
 		select {
 		case <-wait.C:

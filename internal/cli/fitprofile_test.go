@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// madeLog makes lines of SGLang, 3 s apart, of which step says what each takes.
+// madeLog makes lines of SGLang, 2 s apart, of which step says what each takes.
 func madeLog(lines int, requests func(i int) int, tokens func(i int) int, step func(requests, tokens float64) float64) string {
 	var b strings.Builder
 	for i := range lines {
 		r, k := requests(i), tokens(i)
 		fmt.Fprintf(&b, "[2026-01-01 %02d:%02d:%02d TP0] Decode batch, #running-req: %d, #token: %d, token usage: 0.50, cuda graph: True, gen throughput (token/s): %.4f, #queue-req: 0\n",
-			i/1200, i/20%60, 3*i%60, r, k, float64(r)/step(float64(r), float64(k)))
+			i/1800, i/30%60, 2*i%60, r, k, float64(r)/step(float64(r), float64(k)))
 	}
 	return b.String()
 }

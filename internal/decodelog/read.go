@@ -76,11 +76,12 @@ func Read(ctx context.Context, sources []Source, opt Options, each func(*Sample)
 	if opt.Idle != nil {
 		m.keep = 0
 	}
+	stop := func() bool { return ctx.Err() != nil } // input that comes without an end is left, too
 	for i, src := range sources {
 		raw := NewCounter(src.R)
 		st.rep.Inputs = append(st.rep.Inputs, src.Name)
 		s := &source{st: st, name: src.Name, index: int32(i), chain: -1, raw: raw, text: raw}
-		s.lr = lineReader{src: raw, chunk: chunkOf(len(sources)), live: opt.Idle != nil}
+		s.lr = lineReader{src: raw, chunk: chunkOf(len(sources)), live: opt.Idle != nil, stop: stop}
 		m.sources = append(m.sources, s)
 	}
 	err := m.run()
@@ -197,7 +198,7 @@ func (m *merger) wait() error {
 // refill reads on until s has more samples than have to be kept back.
 func (m *merger) refill(s *source) error {
 	for !s.done && !s.idle && len(s.entries)-s.head <= m.keep {
-		if err := s.advance(m.ctx); err != nil {
+		if err := s.advance(); err != nil {
 			return err
 		}
 	}
@@ -312,14 +313,9 @@ func (s *source) slot(at int64) *entry {
 func (s *source) push(e entry) { *s.slot(e.At) = e }
 
 // advance reads a line.
-func (s *source) advance(ctx context.Context) error {
+func (s *source) advance() error {
 	if !s.open {
 		if err := s.begin(); err != nil || s.idle || s.done {
-			return err
-		}
-	}
-	if s.lr.i == s.lr.n {
-		if err := ctx.Err(); err != nil {
 			return err
 		}
 	}
@@ -364,7 +360,7 @@ func (s *source) begin() error {
 	if c := head[0]; c != 0x1f && c != 0x28 && c != 'P' && c != 'B' && c != 0xfd && c != 'v' {
 		return nil
 	}
-	lr := lineReader{chunk: s.lr.chunk, live: s.lr.live}
+	lr := lineReader{chunk: s.lr.chunk, live: s.lr.live, stop: s.lr.stop}
 	rest := io.Reader(s.raw)
 	if s.lr.ended {
 		rest = strings.NewReader("")

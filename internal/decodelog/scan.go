@@ -32,7 +32,8 @@ const (
 type lineReader struct {
 	src    io.Reader
 	chunk  int
-	live   bool // a read of nothing means that there is nothing for now
+	stop   func() bool // nothing more is to be read
+	live   bool        // a read of nothing means that there is nothing for now
 	buf    []byte
 	i, n   int // unread bytes are buf[i:n]
 	seen   int // of those, known to hold no newline
@@ -96,8 +97,11 @@ func trimEnd(line []byte) []byte {
 	return line
 }
 
-// fill reads once; false: there is nothing for now.
+// fill reads once; false: there is nothing for now, or it is told to stop.
 func (l *lineReader) fill() bool {
+	if l.stop() {
+		return false
+	}
 	if l.i > 0 && (l.i == l.n || len(l.buf)-l.n < l.chunk/4) {
 		copy(l.buf, l.buf[l.i:l.n])
 		l.n -= l.i
