@@ -27,6 +27,7 @@ type Update struct {
 	Reason string // why it is not Live, in words; with a hint where there is one
 	AgeMS  int64  // how long ago Snap was made, where Link is not Live
 	Play   *Play  // nil: not a played file
+	Notice string // what the user must know besides, for as long as it is sent; "" nothing
 }
 
 // Play is where a played file stands.

@@ -3,14 +3,15 @@ package tui
 import (
 	"flag"
 	"fmt"
+	"image/color"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvroute/kvroute/internal/snapshot"
 )
@@ -59,37 +60,62 @@ var looks = []struct {
 
 var pageNames = [numPages]string{"fleet", "worker", "decisions", "cache"}
 
-// TestFrames compares frames with golden files: colours as ANSI text, all others as what one sees.
+// TestFrames compares frames with golden files, one for a state and a look with all sizes in it: colours as ANSI
+// text, all others as what one sees. The largest is drawn of the first page, and of a fleet of many of all.
 func TestFrames(t *testing.T) {
 	for _, st := range states {
-		for _, size := range [][2]int{{80, 24}, {120, 40}, {200, 60}} {
-			if size[0] == 200 && st.name != "many" && st.name != "pd" && st.name != "hostile" {
-				continue
-			}
-			for _, look := range looks {
-				if look.name == "colour" && size[0] != 80 || look.name == "ascii" && size[0] == 200 {
-					continue
-				}
-				name := fmt.Sprintf("%s-%dx%d-%s", st.name, size[0], size[1], look.name)
-				t.Run(name, func(t *testing.T) {
+		for _, look := range looks {
+			name := st.name + "-" + look.name
+			t.Run(name, func(t *testing.T) {
+				var b strings.Builder
+				for _, size := range [][2]int{{80, 24}, {120, 40}, {200, 60}} {
 					m := at(size[0], size[1], look.o, st.updates()...)
-					var b strings.Builder
 					for _, p := range st.pages {
+						if size[0] == 200 && p != st.pages[0] && name != "many-plain" {
+							continue
+						}
 						m = on(m, p)
-						fmt.Fprintf(&b, "== %s\n", pageNames[p])
+						fmt.Fprintf(&b, "== %s, %dx%d\n", pageNames[p], m.w, m.h)
 						s := m.View().Content
 						mustFit(t, s, m.w, m.h)
-						if look.name != "colour" {
+						if look.o.NoColor {
 							s = ansi.Strip(s)
 						}
 						for _, l := range strings.Split(s, "\n") {
 							b.WriteString(strings.TrimRight(l, " ") + "\n")
 						}
 					}
-					golden(t, name, b.String())
-				})
+				}
+				golden(t, name, b.String())
+			})
+		}
+	}
+}
+
+// TestLightBackground: a light background changes colours and nothing else, and each colour to the one that is read
+// on it.
+func TestLightBackground(t *testing.T) {
+	onLight := map[string]string{"245": "242", "108": "28", "179": "130", "203": "160", "110": "25", "73": "30", "237": "254"}
+	for _, st := range states {
+		dark, light := at(120, 40, Options{Dark: ptr(true)}, st.updates()...), at(120, 40, Options{Dark: ptr(false)}, st.updates()...)
+		for _, p := range st.pages {
+			dark, light = on(dark, p), on(light, p)
+			want := dark.View().Content
+			for from, to := range onLight {
+				for _, ground := range []string{"38;5;", "48;5;"} {
+					want = strings.ReplaceAll(want, ground+from, ground+"on-light-"+to)
+				}
+			}
+			want = strings.ReplaceAll(want, "on-light-", "")
+			if got := light.View().Content; got != want {
+				t.Errorf("%s, %s:\n%q\nwant:\n%q", st.name, pageNames[p], got, want)
 			}
 		}
+	}
+	// What the terminal says of its background is taken, unless the user said.
+	asked := at(120, 40, Options{}, states[2].updates()...)
+	if got := after(asked, tea.BackgroundColorMsg{Color: color.White}).View().Content; got != at(120, 40, Options{Dark: ptr(false)}, states[2].updates()...).View().Content {
+		t.Error("a terminal with a white background does not get its colours")
 	}
 }
 

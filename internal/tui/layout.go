@@ -13,6 +13,7 @@ type area struct {
 type layout struct {
 	panels []area
 	detail area // lines about what is selected
+	list   area // lines about what else there is; rows 0: none
 	facts  int  // lines at the top of the worker page
 	split  int  // x of the line between left and right; 0: there is none
 }
@@ -40,6 +41,9 @@ func (m *Model) layout() layout {
 		}
 		rest := body - facts
 		up := rest * 6 / 10
+		if rest >= 20 { // what few prefixes leave is for decisions; in steps, so that lines seldom move
+			up = min(up, max(10, (len(m.pic.prefixes)+8)/5*5))
+		}
 		return layout{facts: facts, panels: []area{
 			{panel: prefixesPanel, y: headLines + facts + 2, w: m.w, rows: up - 2, heads: 1},
 			{panel: ownPicksPanel, y: headLines + facts + up + 2, w: m.w, rows: rest - up - 2, heads: 1},
@@ -47,11 +51,18 @@ func (m *Model) layout() layout {
 	case picksPage:
 		return layout{panels: []area{{panel: picksPanel, y: headLines + 2, w: m.w, rows: body - 2, heads: 1}}}
 	case cachePage:
-		detail := 3
-		return layout{
-			panels: []area{{panel: cachePanel, y: headLines + 4, w: m.w, rows: body - 4 - detail, heads: 3}},
-			detail: area{y: m.h - footLines - detail, w: m.w, rows: detail - 1},
+		const heads, detail = 4, 3
+		rows := body - heads - detail
+		l := layout{detail: area{w: m.w, rows: detail - 1}}
+		// What few targets leave is for the columns as lines.
+		if spare := rows - max(len(m.pic.targets)+1, 8); spare >= 8 {
+			l.list = area{w: m.w, rows: spare - 2}
+			rows -= spare
 		}
+		l.panels = []area{{panel: cachePanel, y: headLines + heads, w: m.w, rows: rows, heads: heads - 1}}
+		l.detail.y = headLines + heads + rows
+		l.list.y = l.detail.y + detail + 2
+		return l
 	}
 	return layout{}
 }

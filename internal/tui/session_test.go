@@ -49,7 +49,7 @@ func TestSession(t *testing.T) {
 	waitFor(t, tm, "w11", "no-events")
 	tm.Send(press("j"))
 	tm.Send(press("enter"))
-	waitFor(t, tm, "sequence", "its decisions")
+	waitFor(t, tm, "stream", "its decisions")
 	tm.Type("3")
 	waitFor(t, tm, "runner-up")
 	tm.Send(press("enter"))

@@ -53,6 +53,19 @@ func stateWord(w *snapshot.Worker) string {
 	return w.Trust
 }
 
+// shortState is a state's word, or where that does not fit one that says the same.
+func shortState(s string, w int) string {
+	if len(s) > w {
+		switch s {
+		case "breaker open":
+			return "breaker"
+		case "unverifiable":
+			return "unverified"
+		}
+	}
+	return s
+}
+
 // stateReason is why it is in that state.
 func stateReason(w *snapshot.Worker) string {
 	if w.Health == "unhealthy" || w.Health == "starting" {

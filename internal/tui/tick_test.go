@@ -29,8 +29,14 @@ func TestFrameFollowsTheState(t *testing.T) {
 				msg = beatMsg{}
 			case 4:
 				msg = []tea.Msg{
-					Update{Link: Lost, Reason: "EOF", AgeMS: ms}, Update{Link: Live}, Update{Link: Live, Reason: "the recording ended"}, size(100, 30), size(80, 24),
-					tea.MouseWheelMsg{Button: tea.MouseWheelDown}, tea.FocusMsg{}, tea.PasteMsg{Content: "w"}, tea.BackgroundColorMsg{},
+					Update{Link: Lost, Reason: "EOF", AgeMS: ms},
+					Update{Link: Live},
+					Update{Link: Live, Reason: "the recording ended"},
+					size(100, 30), size(80, 24),
+					tea.MouseWheelMsg{Button: tea.MouseWheelDown},
+					tea.FocusMsg{},
+					tea.PasteMsg{Content: "w"},
+					tea.BackgroundColorMsg{},
 					explainedMsg{pick: m.full.pick, body: []byte("{}")},
 				}[rng.IntN(10)]
 			default:

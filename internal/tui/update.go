@@ -59,7 +59,7 @@ func (m Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 // known.
 func (m *Model) looksLike(was *Model) bool {
 	u, o := &m.update, &was.update
-	return m.pic == was.pic && m.beats == was.beats && u.Link == o.Link && u.Reason == o.Reason && u.AgeMS == o.AgeMS &&
+	return m.pic == was.pic && m.beats == was.beats && u.Link == o.Link && u.Reason == o.Reason && u.Notice == o.Notice && u.AgeMS == o.AgeMS &&
 		u.Play == nil && o.Play == nil && !m.frozen
 }
 

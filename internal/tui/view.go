@@ -236,7 +236,11 @@ func (m *Model) totals() string {
 		saved = &v
 	}
 	sep().put(dim, "saved ").put(plain, t.right(count(r.SavedTokens), 5)).put(dim, " "+t.right(t.share(saved), 4)+" tok")
-	sep().put(plain, t.right(t.millis(r.DispatchP50), 4)).put(dim, " p50 ").put(plain, t.right(t.millis(r.DispatchP99), 4)).put(dim, " p99 ms")
+	sep()
+	if m.w >= 100 {
+		l.put(dim, "router ")
+	}
+	l.put(plain, t.right(t.millis(r.DispatchP50), 4)).put(dim, " p50 ").put(plain, t.right(t.millis(r.DispatchP99), 4)).put(dim, " p99 ms")
 	if l.room() >= 20 {
 		sep().put(plain, t.right(count(r.InFlight), 5)).put(dim, " in flight")
 	}
@@ -262,6 +266,9 @@ func (m *Model) about() string {
 		}
 		l.f = normal
 		return l.put(bad, t.g.bad+" "+t.cut(says, l.room()-2-len(tail))+tail).end()
+	}
+	if n := m.update.Notice; n != "" {
+		l.put(warn, t.g.warn+" "+t.cut(t.text(n), l.room()-2)+" ").put(dim, t.g.sep+" ")
 	}
 	if p := m.update.Play; p != nil {
 		return m.playLine(l, p)

@@ -48,14 +48,18 @@ func (m *Model) cacheMap() []string {
 		}
 		lines = append(lines, m.mapRow(m.pic.targets[i], i == sel))
 	}
-	return append(lines, m.mapDetail(lay.detail)...)
+	lines = append(lines, m.mapDetail(lay.detail)...)
+	if lay.list.rows > 0 {
+		lines = append(lines, m.prefixList(lay.list)...)
+	}
+	return lines
 }
 
 // mapHeads are the lines above the map: legend, how hot the columns are, which one is selected.
 func (m *Model) mapHeads() []string {
 	t := m.theme
 	name, n := m.mapName(), m.mapColumns()
-	legend := m.line(m.w).put(plain, " ").put(dim, "part held: none ").put(cool, strings.Join(t.g.heat, " ")).put(dim, " all; columns are shared prefixes, the hottest first")
+	legend := m.line(m.w).put(plain, " ").put(dim, "held: none ").put(cool, strings.Join(t.g.heat, " ")).put(dim, " all; columns: shared prefixes, hottest first")
 	if k := len(m.pic.columns); k > n {
 		legend.put(dim, "; "+strconv.Itoa(m.left+1)+"-"+strconv.Itoa(min(k, m.left+n))+" of "+strconv.Itoa(k))
 	}
@@ -140,8 +144,8 @@ func (m *Model) mapDetail(a area) []string {
 	x := &m.pic.snap.Cache.Prefixes[n]
 	size := int64(m.pic.snap.Router.BlockSize)
 	lines := []string{m.rule(a.w, "prefix "+t.hash(x.Hash)+" "+t.g.dot+" "+t.text(x.Model), "", false)}
-	l := m.line(a.w).put(plain, " "+count(int64(x.Blocks))).put(dim, " blocks ("+count(int64(x.Blocks)*size)+" tokens) after ").put(plain, count(int64(x.From))).
-		put(dim, " before it, used by ").put(plain, count(int64(x.Uses))).put(dim, " of "+count(int64(m.pic.snap.Cache.Sampled))+" requests, last ").put(plain, ago(m.nowMS()-x.LastMS))
+	l := m.line(a.w).put(plain, " "+count(int64(x.Blocks))).put(dim, " blocks ("+count(int64(x.Blocks)*size)+" tokens) from block ").put(plain, count(int64(x.From))).
+		put(dim, ", used by ").put(plain, count(int64(x.Uses))).put(dim, " of "+count(int64(m.pic.snap.Cache.Sampled))+" requests, ").put(plain, ago(m.nowMS()-x.LastMS))
 	lines = append(lines, l.end())
 	l = m.line(a.w)
 	if x.Text != "" {
@@ -151,6 +155,41 @@ func (m *Model) mapDetail(a area) []string {
 	l.put(dim, " held by ").put(plain, strconv.Itoa(len(x.Holders))+" ")
 	l.put(dim, t.holders(x))
 	return append(lines, l.end())
+}
+
+// prefixList is what few targets leave room for: the columns of the map as lines, those around the selected one.
+func (m *Model) prefixList(a area) []string {
+	t := m.theme
+	n := len(m.pic.columns)
+	lines := []string{m.rule(a.w, "its columns", strconv.Itoa(min(m.columnAt()+1, n))+"/"+strconv.Itoa(n), false)}
+	h := m.line(a.w).put(plain, " ").col(dim, "prefix", 12).num(dim, "uses", 5).num(dim, "last", 4).num(dim, "from", 5).num(dim, "blocks", 6).num(dim, "tokens", 6)
+	what := "held by"
+	if m.pic.snap.Router.Text {
+		what = "text"
+	}
+	lines = append(lines, h.put(dim, " "+what).end())
+	at := m.columnAt()
+	first := max(0, min(at-a.rows/2, n-a.rows))
+	for c := first; c < first+a.rows; c++ {
+		if c >= n {
+			lines = append(lines, spaces(a.w))
+			continue
+		}
+		x := &m.pic.snap.Cache.Prefixes[m.pic.columns[c]]
+		l, mark, k := m.line(a.w), " ", plain
+		if c == at {
+			mark, k = t.g.cursor, strong
+		}
+		l.put(accent, mark).col(k, t.hash(x.Hash), 12).num(plain, count(int64(x.Uses)), 5).num(dim, age(m.nowMS()-x.LastMS), 4).
+			num(dim, count(int64(x.From)), 5).num(plain, count(int64(x.Blocks)), 6).num(plain, count(int64(x.Blocks)*int64(m.pic.snap.Router.BlockSize)), 6)
+		if x.Text != "" {
+			l.put(plain, " "+t.text(x.Text))
+		} else {
+			l.put(dim, " "+t.holders(x))
+		}
+		lines = append(lines, l.end())
+	}
+	return lines
 }
 
 // holders names the targets that hold a prefix, and how much of it.

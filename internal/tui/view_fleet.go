@@ -36,7 +36,7 @@ func quiet(zero bool) tone {
 var columns = []column{
 	{head: "state", w: 12, rank: 1, by: byState, cell: func(t *theme, c *cell) (tone, string) {
 		glyph, k := t.grade(gradeOf(c.w))
-		return k, glyph + " " + t.text(stateWord(c.w))
+		return k, glyph + " " + t.text(shortState(stateWord(c.w), c.width-2))
 	}},
 	{head: "blocks", unit: "mirror", w: 6, rank: 2, num: true, by: byBlocks, cell: func(t *theme, c *cell) (tone, string) {
 		s := count(int64(c.w.BlockCount))
@@ -292,7 +292,7 @@ func (m *Model) groupRow(w int, f *fitted, g *sum) string {
 	l.put(accent, t.cut(title, room-width(tail))).put(dim, tail)
 	x := 1 + f.name + 1
 	for i, c := range f.cols {
-		if sum := columns[c].sum; sum != nil && x > l.used {
+		if sum := columns[c].sum; sum != nil && x >= l.used {
 			l.to(x).num(dim, t.cut(sum(g), f.ws[i]), f.ws[i])
 		}
 		x += f.ws[i] + 1
@@ -360,11 +360,18 @@ func (m *Model) detail(a area) []string {
 	}
 	l.put(dim, "  "+t.text(w.URL))
 	lines = append(lines, l.end())
+	// Its numbers may grow to five cells; what is left is for the sparkline, then for the engine.
+	const numbers = len("   requests  gpu 12.3k cpu 12.3k disk 12.3k | held 12.3k tok | 12.3k gaps")
 	l = m.line(a.w).put(plain, " ")
-	l.put(cool, t.spark(w.History, min(snapshot.HistoryLength, max(0, a.w-52)), m.pic.top)).put(dim, " req ")
+	if n := min(snapshot.HistoryLength, a.w-numbers); n >= 5 {
+		l.put(dim, "requests ").put(cool, t.spark(w.History, n, m.pic.top)).put(plain, "  ")
+	}
 	l.put(dim, "gpu ").put(plain, count(int64(w.Tiers[0]))).put(dim, " cpu ").put(plain, count(int64(w.Tiers[1]))).put(dim, " disk ").put(plain, count(int64(w.Tiers[2])))
 	l.put(dim, " "+t.g.sep+" held ").put(plain, count(w.HeldTokens)).put(dim, " tok "+t.g.sep+" ")
-	l.put(plain, unsignedCount(w.Stream.Gaps)).put(dim, " gaps "+t.g.sep+" ").put(dim, t.text(w.Engine+" "+w.EngineVersion))
+	l.put(plain, unsignedCount(w.Stream.Gaps)).put(dim, " gaps")
+	if s := t.text(strings.TrimSpace(w.Engine + " " + w.EngineVersion)); s != "" && l.room() > width(s)+3 {
+		l.put(dim, " "+t.g.sep+" "+s)
+	}
 	return append(lines, l.end())
 }
 

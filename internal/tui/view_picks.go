@@ -9,11 +9,11 @@ import (
 // pickColumns are the columns of decisions that fit a width: the chosen worker's name takes what is left, and the
 // runner-up's after it.
 type pickColumns struct {
-	id, at, picked, runner, model, session, rule bool
-	name, other                                  int
+	id, at, picked, runner, model, session, rule, request bool
+	name, other                                           int
 }
 
-func fitPicks(w int, own bool) pickColumns {
+func fitPicks(w, longest int, own bool) pickColumns {
 	c := pickColumns{at: true, picked: !own}
 	// basis 10, hits 11, tokens 6, margin 7, with their spaces and the mark, and the age 5
 	room := w - 1 - 11 - 12 - 7 - 8 - 5
@@ -30,10 +30,11 @@ func fitPicks(w int, own bool) pickColumns {
 	take(&c.rule, 15)
 	if c.runner {
 		room += 12
-		c.other = min(room/2, 24)
+		c.other = min(room/2, 24, longest+1)
 		room -= c.other + 1
 	}
-	c.name = max(4, min(room-1, 32))
+	c.name = max(4, min(room-1, longest+1))
+	c.request = own || room-c.name > 12
 	return c
 }
 
@@ -45,7 +46,7 @@ func (m *Model) picks(a area, title string, idx []int, own bool) []string {
 		right = "3 opens"
 	}
 	lines := []string{m.rule(a.w, title, right, focused)}
-	c := fitPicks(a.w, own)
+	c := fitPicks(a.w, m.longestName(), own)
 	h := m.line(a.w).put(plain, " ")
 	h.num(dim, "ago", 4)
 	if c.id {
@@ -68,7 +69,7 @@ func (m *Model) picks(a area, title string, idx []int, own bool) []string {
 	if c.model {
 		h.col(dim, "model", 18)
 	}
-	if own || !c.picked {
+	if c.request {
 		h.put(dim, "request")
 	}
 	lines = append(lines, h.end())
@@ -143,7 +144,7 @@ func (m *Model) pickRow(w int, c *pickColumns, x *snapshot.Pick, selected, focus
 	if c.model {
 		l.col(dim, t.text(x.Model), 18)
 	}
-	if own || !c.picked {
+	if c.request {
 		l.put(dim, t.text(x.RequestID))
 	}
 	return l.end()

@@ -91,7 +91,7 @@ func (m *Model) facts(w *snapshot.Worker, n int) []string {
 				name string
 				h    []uint32
 			}{{"stored ", w.Stream.StoredHist}, {"  removed ", w.Stream.RemovedHist}} {
-				l.put(dim, x.name).put(cool, t.spark(x.h, 15, 0)).put(plain, " "+t.right(t.perSecond(x.h), 5))
+				l.put(dim, x.name).put(cool, t.spark(x.h, 12, 0)).put(plain, " "+t.right(t.perSecond(x.h), 5))
 			}
 			l.put(dim, "  clears ").put(plain, unsignedCount(w.Stream.Clears))
 		}}
@@ -158,8 +158,12 @@ func (m *Model) lowerFact(l *line, w *snapshot.Worker) {
 }
 
 func (m *Model) loadFact(l *line, w *snapshot.Worker) {
-	l.put(dim, "active ").put(plain, count(w.ActiveBlocks)).put(dim, " blk  pending ").put(plain, count(w.PendingTokens)).
-		put(dim, " tok  held ").put(plain, count(w.HeldRequests)).put(dim, " req ").put(plain, count(w.HeldTokens)).put(dim, " tok")
+	blocks, tokens := " blocks  pending ", " tok  held "
+	if l.room() < len("active 12.3k blocks  pending 12.3k tok  held 9999 req 12.3k tok") {
+		blocks, tokens = " pending ", " held "
+	}
+	l.put(dim, "active ").put(plain, count(w.ActiveBlocks)).put(dim, blocks).put(plain, count(w.PendingTokens)).
+		put(dim, tokens).put(plain, count(w.HeldRequests)).put(dim, " req ").put(plain, count(w.HeldTokens)).put(dim, " tok")
 }
 
 func (m *Model) hitFact(l *line, w *snapshot.Worker) {
@@ -182,7 +186,11 @@ func (m *Model) streamFact(l *line, w *snapshot.Worker) {
 	if s.LastEventMS != nil {
 		last = age(m.nowMS() - *s.LastEventMS)
 	}
-	l.put(dim, "sequence ").put(plain, seq).put(dim, "  last ").put(plain, last).put(dim, "  batches ").put(plain, unsignedCount(s.Batches)).
+	name := "sequence "
+	if l.w < 70 {
+		name = "seq "
+	}
+	l.put(dim, name).put(plain, seq).put(dim, "  last ").put(plain, last).put(dim, "  batches ").put(plain, unsignedCount(s.Batches)).
 		put(dim, "  replayed ").put(plain, unsignedCount(s.Replayed))
 }
 
@@ -238,7 +246,11 @@ func (m *Model) parityFact(l *line, w *snapshot.Worker) {
 		case "diverged":
 			glyph, k = t.g.bad, bad
 		}
-		l.put(k, glyph+" ").put(plain, t.text(p.Case)+" ").put(k, t.text(p.Verdict)+" ").put(dim, t.text(p.Detail)+"  ")
+		l.put(k, glyph+" ").put(plain, t.text(p.Case)+" ").put(k, t.text(p.Verdict)+" ")
+		if p.Verdict != "confirmed" || l.w >= 90 { // that it is equal says enough
+			l.put(dim, t.text(p.Detail))
+		}
+		l.put(plain, "  ")
 	}
 }
 
