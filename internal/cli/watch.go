@@ -3,6 +3,8 @@ package cli
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +21,6 @@ import (
 
 	"github.com/kvroute/kvroute/internal/playback"
 	"github.com/kvroute/kvroute/internal/record"
-	"github.com/kvroute/kvroute/internal/router"
 	"github.com/kvroute/kvroute/internal/snapshot"
 	"github.com/kvroute/kvroute/internal/tui"
 )
@@ -35,6 +36,7 @@ type watchFlags struct {
 	once      bool
 	format    string
 	record    string
+	recordMax int64
 	play      string
 	speed     float64
 	ascii     bool
@@ -57,7 +59,8 @@ It outlives the router's restarts and lost connections: the last picture stays,
 marked with its age. Press ? for the keys and q to quit.
 
 Off a terminal, or with --once, it prints one snapshot and ends; with --interval
-as well, one after the other. -o json is the snapshot, see docs/cli-json.md.
+as well, one after the other, and goes on when the router is away for a while.
+-o json is the snapshot, see docs/cli-json.md.
 
 --record keeps what was shown; --play shows it again, and recordings of serve
 too, with keys for pause, speed and jumps.`,
@@ -88,6 +91,7 @@ too, with keys for pause, speed and jumps.`,
 	bind(cmd, fs, spec{name: "interval", arg: "TIME", def: "250ms", group: groupWatch, usage: "time between two looks, 100ms to 1m"}, &f.interval, parseInterval)
 	bindSwitch(cmd, fs, spec{name: "once", group: groupWatch, usage: "print one snapshot and end, also on a terminal"}, &f.once)
 	text("record", "FILE", "keep what is shown in a file", &f.record)
+	bind(cmd, fs, spec{name: "record-max-size", arg: "SIZE", def: "1GiB", group: groupWatch, usage: "end the recording, not the watching, before it is longer"}, &f.recordMax, parseCount)
 	text("play", "FILE", "show a recording: of watch, or of serve", &f.play)
 	bind(cmd, fs, spec{name: "speed", arg: "X", def: "1", group: groupWatch, usage: "of --play"}, &f.speed, parseSpeed)
 	bindSwitch(cmd, fs, spec{name: "ascii", group: groupWatch, usage: "draw with ASCII characters only"}, &f.ascii)
@@ -156,11 +160,9 @@ func (a *app) watch(ctx context.Context, f *watchFlags, intervalSet, urlSet bool
 		}
 	}
 	if f.ca != "" {
-		h, err := router.NewHTTP(f.ca, 5*time.Second)
-		if err != nil {
+		if c.Transport, err = trusting(f.ca); err != nil {
 			return usage("bad certificates", "--ca", err.Error(), "")
 		}
-		c.Client = &http.Client{Transport: roundTripper{h}}
 	}
 	if f.record != "" {
 		file, err := os.OpenFile(f.record, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -171,9 +173,14 @@ func (a *app) watch(ctx context.Context, f *watchFlags, intervalSet, urlSet bool
 			return usage("cannot record", "--record "+f.record, pathWhy(err), "")
 		}
 		defer file.Close() // each line is written when it comes
-		if c.Tape, err = tui.NewTape(file, u.Redacted()); err != nil {
+		if c.Tape, err = tui.NewTape(file, u.Redacted(), f.recordMax); err != nil {
 			return failed("cannot record", f.record, err)
 		}
+		defer func() {
+			if err := c.Tape.Err(); err != nil { // where it stays when the screen is gone
+				a.warn("the recording %s ended early: %v", f.record, err)
+			}
+		}()
 	}
 	r := tui.NewRemote(c)
 	if mode == watchScreen {
@@ -203,23 +210,37 @@ func (a *app) screen(ctx context.Context, src tui.Source, f *watchFlags) error {
 	return nil
 }
 
-// watchPrinted prints snapshots.
+// watchPrinted prints snapshots. A router that answered once is waited for when it does not, as on a screen.
 func (a *app) watchPrinted(ctx context.Context, r *tui.Remote, f *watchFlags, mode watchMode, tape *tui.Tape) error {
 	tick := time.NewTicker(f.interval)
 	defer tick.Stop()
+	answered, away := false, ""
 	for {
 		s, raw, err := r.Fetch(ctx)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil && mode == watchLines && answered: // that is how it ends
+			return nil
+		case ctx.Err() != nil:
 			return ctx.Err()
-		}
-		if err != nil {
+		case err != nil && !answered:
 			return watchFault(r.Name(), err)
-		}
-		if err := tape.Write(s, raw); err != nil {
-			return failed("cannot record", f.record, err)
-		}
-		if err := a.printSnapshot(s, raw, f, mode); err != nil {
-			return err
+		case err != nil:
+			if why := err.Error(); why != away {
+				away = why
+				a.warn("%s does not answer: %s; trying again", r.Name(), why)
+			}
+		default:
+			if away != "" {
+				away = ""
+				a.note(r.Name() + " answers again")
+			}
+			answered = true
+			if err := tape.Write(s, raw); err != nil && mode == watchOnce {
+				return failed("cannot record", f.record, err)
+			}
+			if err := a.printSnapshot(s, raw, f, mode); err != nil {
+				return err
+			}
 		}
 		if mode == watchOnce {
 			return nil
@@ -260,6 +281,21 @@ func (a *app) printSnapshot(s *snapshot.Snapshot, raw []byte, f *watchFlags, mod
 		_, err = w.Write(b.Bytes())
 		return err
 	})
+}
+
+// trusting is how to connect with servers that only the certificates of a file vouch for.
+func trusting(caFile string) (*http.Transport, error) {
+	pem, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s", caFile, pathWhy(err))
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no certificate in PEM form", caFile)
+	}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	return t, nil
 }
 
 // watchFault words why a router cannot be watched.
@@ -307,7 +343,7 @@ func (a *app) watchFile(ctx context.Context, f *watchFlags, mode watchMode) erro
 	}
 	track, err := openTrack(f.play, file, head[:n])
 	if err != nil {
-		return failed("cannot play", f.play, err)
+		return playFault("cannot play", f.play, err)
 	}
 	if mode == watchScreen {
 		return a.screen(ctx, tui.NewPlayback(f.play, track, f.speed), f)
@@ -315,21 +351,33 @@ func (a *app) watchFile(ctx context.Context, f *watchFlags, mode watchMode) erro
 	return a.playPrinted(ctx, track, f, mode)
 }
 
-// playPrinted prints what a recording holds: its last snapshot, or one for every interval of its time.
+// playPrinted prints what a recording holds: its last snapshot, or one for every interval of its time. Of a
+// damaged one, what comes before the damage.
 func (a *app) playPrinted(ctx context.Context, track tui.Track, f *watchFlags, mode watchMode) error {
+	// A jump in what serve recorded reads all up to there, and does not make each snapshot on the way.
+	if t, ok := track.(*playback.Track); ok && mode == watchOnce {
+		_, to := t.Span()
+		if err := t.SeekTo(to); err != nil {
+			return playFault("cannot play", f.play, err)
+		}
+	}
 	var last *snapshot.Snapshot
 	due := int64(0)
 	for {
 		s, err := track.Next()
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return ctx.Err()
-		case errors.Is(err, io.EOF) && last != nil && mode == watchOnce:
-			return a.printSnapshot(last, nil, f, mode)
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return failed("cannot play to the end", f.play, err)
+		}
+		if err != nil {
+			if last != nil && mode == watchOnce {
+				if err := a.printSnapshot(last, nil, f, mode); err != nil {
+					return err
+				}
+			}
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return playFault("cannot play to the end", f.play, err)
 		}
 		if last = s; mode == watchLines && s.AtMS >= due {
 			due = s.AtMS + f.interval.Milliseconds()
@@ -340,6 +388,27 @@ func (a *app) playPrinted(ctx context.Context, track tui.Track, f *watchFlags, m
 	}
 }
 
+// playFault words what is wrong with a recording: where, and what can be done. What is none is a wrong argument.
+func playFault(what, name string, err error) error {
+	var tape *tui.TapeError
+	var run *record.Error
+	switch {
+	case errors.As(err, &tape):
+		f := &fault{code: exitFailed, what: what, why: tape.Error(), hint: tape.Hint, err: err}
+		if !tape.Damaged {
+			f.code = exitUsage
+		}
+		return f
+	case errors.As(err, &run):
+		f := &fault{code: exitFailed, what: what, why: run.Error(), hint: run.Hint, err: err}
+		if !run.Damaged {
+			f.code = exitUsage
+		}
+		return f
+	}
+	return failed(what, name, err)
+}
+
 // openTrack finds out what kind of recording a file is.
 func openTrack(name string, file *os.File, head []byte) (tui.Track, error) {
 	if tui.IsTape(head) {
@@ -347,8 +416,8 @@ func openTrack(name string, file *os.File, head []byte) (tui.Track, error) {
 	}
 	track, err := playback.Open(name, file)
 	var bad *record.Error
-	if errors.As(err, &bad) && !bad.Damaged && bad.Line <= 1 {
-		return nil, errors.New("it is a recording neither of kvroute watch --record nor of kvroute serve --record")
+	if errors.As(err, &bad) && !bad.Damaged && bad.Line <= 1 && bad.Hint == "" {
+		return nil, &record.Error{File: name, Why: "a recording neither of kvroute watch --record nor of kvroute serve --record"}
 	}
 	return track, err
 }

@@ -56,7 +56,7 @@ func Open(name string, f io.ReadSeeker) (*Track, error) {
 		}
 	}
 	if t.from == 0 {
-		return nil, errors.New("the recording has no decisions to show")
+		return nil, &record.Error{File: name, Why: "the recording has no decisions to show", Hint: "the router served nothing while it was made, or it broke off at its beginning", Damaged: true}
 	}
 	return t, t.rewind()
 }
@@ -105,7 +105,10 @@ func (t *Track) fold(until int64) error {
 		if !t.ahead {
 			if err := t.r.Read(&t.rec); err != nil {
 				if errors.Is(err, io.EOF) && t.r.Cut() {
-					return fmt.Errorf("%s: the recording breaks off here", t.name)
+					return &record.Error{
+						File: t.name, Line: t.rec.Line + 1, Why: "the recording breaks off here", Damaged: true,
+						Hint: "what was recorded before is played; the router was killed, or its disk was full",
+					}
 				}
 				return err
 			}
@@ -289,7 +292,7 @@ func (s *state) event(r *record.Record) {
 func (s *state) decision(r *record.Record) error {
 	d, err := score.ParseDecision(r.JSON)
 	if err != nil {
-		return fmt.Errorf("%s: the decision cannot be read: %w", r.Place(), err)
+		return &record.Error{File: r.File, Line: r.Line, Why: "the decision cannot be read: " + err.Error(), Damaged: true}
 	}
 	req := r.Req
 	req.Model = s.head.Model

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sort"
 
 	"github.com/kvroute/kvroute/internal/snapshot"
 )
@@ -18,6 +17,29 @@ func IsTape(head []byte) bool {
 	var h tapeHead
 	return json.Unmarshal(line, &h) == nil && h.Form == tapeForm
 }
+
+// TapeError is what is wrong with a tape's file.
+type TapeError struct {
+	File    string
+	Line    int64 // 0: the whole file
+	Why     string
+	Hint    string // what can be done; "" nothing
+	Damaged bool   // a tape, but not whole or not sound; else no tape
+}
+
+// Error returns "file:line: why".
+func (e *TapeError) Error() string {
+	if e.Line == 0 {
+		return e.File + ": " + e.Why
+	}
+	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Why)
+}
+
+// Hints of a damaged tape.
+const (
+	hintCut  = "what was recorded before is played; the watch that wrote it was killed, or its disk was full"
+	hintSkip = "what was recorded before is played, and what comes later can be jumped to"
+)
 
 // tapeTrack plays a Tape's file. In memory it has the last snapshot, and where the whole ones are.
 type tapeTrack struct {
@@ -55,13 +77,13 @@ func OpenTape(name string, f io.ReadSeeker) (Track, error) {
 		bad := json.Unmarshal(data, &at)
 		switch {
 		case t.line == 1 && (bad != nil || at.Form != tapeForm):
-			return nil, fmt.Errorf("%s:1: not a recording of kvroute watch --record", name)
-		case t.line == 1 || bad != nil: // Next tells of damage where it comes to it
-		case at.Schema != "" && !cut:
+			return nil, &TapeError{File: name, Line: 1, Why: "not a recording of kvroute watch --record"}
+		case t.line == 1 || bad != nil || cut: // Next tells of damage where it comes to it
+		case at.Schema != "":
 			t.wholes = append(t.wholes, whole{offset, t.line, at.MS})
-			t.to = at.MS
-		case !cut && len(t.wholes) > 0:
-			t.to = at.MS
+			t.to = max(t.to, at.MS)
+		case len(t.wholes) > 0:
+			t.to = max(t.to, at.MS)
 		}
 		offset += int64(len(data))
 		if err != nil {
@@ -69,10 +91,11 @@ func OpenTape(name string, f io.ReadSeeker) (Track, error) {
 		}
 	}
 	if len(t.wholes) == 0 {
-		return nil, fmt.Errorf("%s: has no snapshot", name)
+		return nil, &TapeError{File: name, Why: "the recording has no snapshot", Hint: "the router it was made of never answered, or it broke off at its beginning", Damaged: true}
 	}
 	t.from = t.wholes[0].ms
-	return t, t.SeekTo(t.from)
+	t.to = max(t.to, t.from)
+	return t, t.jump(0)
 }
 
 // readLine reads a line with its end; io.EOF with what is left at the end of the file.
@@ -86,12 +109,18 @@ func (t *tapeTrack) readLine() ([]byte, error) {
 		}
 		long = append(long, part...)
 		switch {
+		case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull):
+			return nil, t.damaged("cannot be read: "+err.Error(), "")
 		case !errors.Is(err, bufio.ErrBufferFull):
 			return long, err
 		case len(long) > snapshot.MaxBytes:
-			return nil, fmt.Errorf("%s:%d: the line is longer than %d bytes", t.name, t.line, snapshot.MaxBytes)
+			return nil, t.damaged(fmt.Sprintf("the line is longer than %d bytes", snapshot.MaxBytes), "")
 		}
 	}
+}
+
+func (t *tapeTrack) damaged(why, hint string) error {
+	return &TapeError{File: t.name, Line: t.line, Why: why, Hint: hint, Damaged: true}
 }
 
 // Next implements Track.
@@ -104,11 +133,11 @@ func (t *tapeTrack) Next() (*snapshot.Snapshot, error) {
 		return nil, io.EOF
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s:%d: the recording breaks off here", t.name, t.line)
+		return nil, t.damaged("the recording breaks off here", hintCut)
 	}
 	s, err := next(t.last, bytes.TrimRight(data, "\r\n"))
 	if err != nil {
-		return nil, fmt.Errorf("%s:%d: the recording is damaged here: %w", t.name, t.line, err)
+		return nil, t.damaged("the recording is damaged here: "+err.Error(), hintSkip)
 	}
 	t.last = s
 	return s, nil
@@ -116,7 +145,12 @@ func (t *tapeTrack) Next() (*snapshot.Snapshot, error) {
 
 // SeekTo implements Track.
 func (t *tapeTrack) SeekTo(ms int64) error {
-	i := max(sort.Search(len(t.wholes), func(i int) bool { return t.wholes[i].ms > ms })-1, 0)
+	i := 0 // the last whole one at or before ms: clocks are set back, so times may go back too
+	for n := range t.wholes {
+		if t.wholes[n].ms <= ms {
+			i = n
+		}
+	}
 	if err := t.jump(i); err != nil {
 		return err
 	}

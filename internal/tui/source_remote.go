@@ -3,6 +3,7 @@ package tui
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,25 +18,27 @@ import (
 	"github.com/kvroute/kvroute/internal/sse"
 )
 
-const (
-	firstWait = 250 * time.Millisecond // before another attempt; doubles up to lastWait
-	lastWait  = 5 * time.Second
-	// silence is how long a stream may send nothing, not even a heartbeat, before it counts as lost.
-	silence = 15 * time.Second
-	// answerIn bounds the wait for the beginning of an answer.
-	answerIn = 10 * time.Second
-	// pollLeast is the least time between snapshots of a router that has no stream.
-	pollLeast = time.Second
-)
+// waits are the times of a Remote.
+type waits struct {
+	first, last time.Duration // before another attempt; doubles from the first to the last
+	answer      time.Duration // for the beginning of an answer
+	silence     time.Duration // a stream or an answer may send nothing, not even a heartbeat
+	poll        time.Duration // between snapshots of a router that has no stream, at least
+}
+
+var usualWaits = waits{first: 250 * time.Millisecond, last: 5 * time.Second, answer: 10 * time.Second, silence: 15 * time.Second, poll: time.Second}
 
 // Remote is a router, watched over its admin API. It outlives the router's restarts: the last picture stays.
 type Remote struct {
 	base     url.URL
 	interval time.Duration
 	token    string
-	client   *http.Client
-	tape     *Tape // nil: nothing is recorded
-	plain    bool  // the router takes nothing but an interval
+	client   http.Client
+	tape     *Tape  // nil: nothing is recorded
+	plain    bool   // the router takes nothing but an interval
+	notice   string // what must not be overlooked, once there is something
+	waits    waits
+	now      func() time.Time // by the wall clock: a machine that sleeps does not stop it
 
 	last   *snapshot.Snapshot
 	lastAt time.Time // when it came
@@ -43,20 +46,24 @@ type Remote struct {
 
 // RemoteConfig is how a router is watched.
 type RemoteConfig struct {
-	URL      *url.URL // without a path, or with the one before /v1
-	Interval time.Duration
-	Token    string       // "" none
-	Client   *http.Client // nil: the default one
-	Tape     *Tape        // takes everything that comes; nil: nothing is recorded
+	URL       *url.URL // without a path, or with the one before /v1
+	Interval  time.Duration
+	Token     string          // "" none
+	Transport *http.Transport // the Remote's own; nil: the default one's settings
+	Tape      *Tape           // takes everything that comes; nil: nothing is recorded
 }
 
 // NewRemote makes a Remote. Nothing is asked before Run or Fetch.
 func NewRemote(c RemoteConfig) *Remote {
-	r := &Remote{base: *c.URL, interval: c.Interval, token: c.Token, client: c.Client, tape: c.Tape}
+	r := &Remote{base: *c.URL, interval: c.Interval, token: c.Token, tape: c.Tape, waits: usualWaits}
+	r.now = func() time.Time { return time.Now().Round(0) }
 	r.base.Path = strings.TrimSuffix(r.base.Path, "/")
-	if r.client == nil {
-		r.client = http.DefaultClient
+	if c.Transport == nil {
+		c.Transport = http.DefaultTransport.(*http.Transport).Clone()
 	}
+	r.client.Transport = c.Transport
+	// A router sends nobody elsewhere, and a token is not for everybody.
+	r.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return r
 }
 
@@ -86,11 +93,7 @@ func (r *Remote) get(ctx context.Context, path, query string) (*http.Response, e
 	}
 	resp, err := r.client.Do(req)
 	if err != nil {
-		var ue *url.Error
-		if errors.As(err, &ue) {
-			err = ue.Err
-		}
-		return nil, err
+		return nil, netFault(err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp, nil
@@ -98,6 +101,25 @@ func (r *Remote) get(ctx context.Context, path, query string) (*http.Response, e
 	defer resp.Body.Close() // only read from
 	return nil, refusal(resp, path)
 }
+
+// netFault words an error of a request: without the address, which is told beside it.
+func netFault(err error) error {
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		err = ue.Err
+	}
+	var cert *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &cert):
+		return fmt.Errorf("%w (hint: --ca FILE names certificates that vouch for it)", err)
+	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"): // net/http has no value for it
+		return fmt.Errorf("%w (hint: its address begins with http://)", err)
+	}
+	return err
+}
+
+// mostWords bounds what is shown of a refusal.
+const mostWords = 300
 
 func refusal(resp *http.Response, path string) error {
 	var body struct {
@@ -107,30 +129,55 @@ func refusal(resp *http.Response, path string) error {
 	}
 	text := resp.Status
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	if err == nil && json.Unmarshal(data, &body) == nil && body.Error.Message != "" {
-		text += ": " + body.Error.Message
+	said := ""
+	switch plain := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain"); {
+	case err != nil:
+	case json.Unmarshal(data, &body) == nil:
+		said = body.Error.Message
+	case plain || resp.StatusCode == http.StatusBadRequest: // of proxies, and of a server that wants TLS
+		said, _, _ = strings.Cut(strings.TrimSpace(string(data)), "\n")
 	}
-	switch resp.StatusCode {
-	case http.StatusUnauthorized, http.StatusForbidden:
+	if said != "" && !strings.HasPrefix(said, "<") {
+		if len(said) > mostWords {
+			said = strings.ToValidUTF8(said[:mostWords], "") + "…"
+		}
+		text += ": " + said
+	}
+	switch c := resp.StatusCode; {
+	case c >= 300 && c < 400:
+		text += fmt.Sprintf(" (hint: it points to %.*s: watch that address if it is the router's)", mostWords, resp.Header.Get("Location"))
+	case c == http.StatusUnauthorized || c == http.StatusForbidden:
 		text += " (hint: --token-file names a token of the router's --admin-token-file)"
-	case http.StatusNotFound:
+	case c == http.StatusNotFound:
 		text += fmt.Sprintf(" (hint: is %s a kvroute router? Older ones, and listeners beside --admin-listen, have no %s)", resp.Request.URL.Host, path)
+	case c == http.StatusBadRequest && strings.Contains(text, "HTTPS server"):
+		text += " (hint: its address begins with https://)"
 	}
 	return &Refusal{resp.StatusCode, text}
 }
 
-// Fetch returns one snapshot.
-func (r *Remote) Fetch(ctx context.Context) (*snapshot.Snapshot, []byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerIn)
-	defer cancel()
-	resp, err := r.get(ctx, "/v1/admin/snapshot", "")
+// read asks for a path and returns the whole answer, at most max bytes and one more of it.
+func (r *Remote) read(ctx context.Context, path string, max int64) ([]byte, error) {
+	ctx, dog := r.listen(ctx)
+	defer dog.stop()
+	resp, err := r.get(ctx, path, "")
 	if err != nil {
-		return nil, nil, err
+		return nil, dog.why(err)
 	}
 	defer resp.Body.Close() // only read from
-	data, err := io.ReadAll(io.LimitReader(resp.Body, snapshot.MaxBytes+1))
+	dog.expect(r.waits.silence)
+	data, err := io.ReadAll(io.LimitReader(&heard{resp.Body, dog}, max+1))
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading the router's answer: %w", err)
+		return nil, dog.why(fmt.Errorf("the answer broke off: %w", err))
+	}
+	return data, nil
+}
+
+// Fetch returns one snapshot.
+func (r *Remote) Fetch(ctx context.Context) (*snapshot.Snapshot, []byte, error) {
+	data, err := r.read(ctx, "/v1/admin/snapshot", snapshot.MaxBytes)
+	if err != nil {
+		return nil, nil, err
 	}
 	s, err := snapshot.Decode(data)
 	return s, data, err
@@ -138,34 +185,31 @@ func (r *Remote) Fetch(ctx context.Context) (*snapshot.Snapshot, []byte, error) 
 
 // Explain implements Source.
 func (r *Remote) Explain(ctx context.Context, pick uint64) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerIn)
-	defer cancel()
-	resp, err := r.get(ctx, fmt.Sprintf("/v1/admin/decisions/%d", pick), "")
-	if err != nil {
-		return nil, err
+	data, err := r.read(ctx, fmt.Sprintf("/v1/admin/decisions/%d", pick), snapshot.MaxBytes)
+	if len(data) > snapshot.MaxBytes {
+		return nil, fmt.Errorf("the record has more than %d bytes", snapshot.MaxBytes)
 	}
-	defer resp.Body.Close() // only read from
-	return io.ReadAll(io.LimitReader(resp.Body, snapshot.MaxBytes))
+	return data, err
 }
 
 // Run implements Source.
 func (r *Remote) Run(ctx context.Context, send func(Update)) {
+	defer r.client.CloseIdleConnections()
 	send(Update{Link: Connecting, Reason: "asking " + r.Name()})
-	wait := firstWait
+	wait := r.waits.first
 	for ctx.Err() == nil {
-		began := r.lastAt
+		began := r.now()
 		err := r.follow(ctx, send)
+		// A connection that HTTP/2 keeps may be dead, and would be used again.
+		r.client.CloseIdleConnections()
 		if ctx.Err() != nil {
 			return
 		}
-		if r.lastAt != began { // something came: start patiently again
-			wait = firstWait
-		}
-		if errors.Is(err, snapshot.ErrGap) { // a whole snapshot mends that
-			wait = firstWait
+		if r.now().Sub(began) > r.waits.last { // it was good for a while: begin patiently again
+			wait = r.waits.first
 		}
 		r.pause(ctx, send, err, wait/2+rand.N(wait/2))
-		wait = min(2*wait, lastWait)
+		wait = min(2*wait, r.waits.last)
 	}
 }
 
@@ -176,9 +220,9 @@ func (r *Remote) pause(ctx context.Context, send func(Update), why error, wait t
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		u := Update{Snap: r.last, Link: Connecting, Reason: why.Error() + "; trying again"}
+		u := Update{Snap: r.last, Link: Connecting, Reason: why.Error() + "; trying again", Notice: r.notice}
 		if r.last != nil {
-			u.Link, u.AgeMS = Lost, time.Since(r.lastAt).Milliseconds()
+			u.Link, u.AgeMS = Lost, max(0, r.now().Sub(r.lastAt).Milliseconds())
 		}
 		send(u)
 		select {
@@ -191,30 +235,26 @@ func (r *Remote) pause(ctx context.Context, send func(Update), why error, wait t
 	}
 }
 
-// errQuiet says that a stream stands and nothing comes.
-var errQuiet = fmt.Errorf("nothing came for %v", silence)
-
 // follow reads one stream to its end, which is always an error.
 func (r *Remote) follow(ctx context.Context, send func(Update)) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	alarm := time.AfterFunc(answerIn, func() { cancel(errors.New("no answer")) })
-	defer alarm.Stop()
+	streaming, dog := r.listen(ctx)
+	defer dog.stop()
 	query := "interval=" + url.QueryEscape(r.interval.String())
 	if r.tape == nil && !r.plain { // a tape has all there is, in whole entries, which every version plays
 		query += "&changes=1&calm=" + beat.String()
 	}
-	resp, err := r.get(ctx, "/v1/admin/stream", query)
+	resp, err := r.get(streaming, "/v1/admin/stream", query)
 	var refused *Refusal
 	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
-		return r.poll(ctx, send, alarm)
+		dog.stop()
+		return r.poll(ctx, send)
 	}
 	if refused != nil && refused.Status == http.StatusBadRequest && !r.plain {
 		r.plain = true // an older router may refuse what it does not know
 		return err
 	}
 	if err != nil {
-		return causeOf(ctx, err)
+		return dog.why(err)
 	}
 	defer resp.Body.Close() // only read from
 	var failed error
@@ -223,11 +263,12 @@ func (r *Remote) follow(ctx context.Context, send func(Update)) error {
 			failed = r.take(e, send)
 		}
 	})
+	// A router may look whether to send a heartbeat only when the interval is over.
+	body := &heard{resp.Body, dog}
+	dog.expect(max(r.waits.silence, r.interval+r.waits.answer))
 	buf := make([]byte, 64<<10)
 	for {
-		alarm.Reset(silence)
-		n, err := resp.Body.Read(buf)
-		alarm.Stop() // drawing may take its time
+		n, err := body.Read(buf)
 		if n > 0 {
 			events.Feed(buf[:n])
 		}
@@ -237,20 +278,9 @@ func (r *Remote) follow(ctx context.Context, send func(Update)) error {
 		case errors.Is(err, io.EOF):
 			return errors.New("the router has ended the stream")
 		case err != nil:
-			return causeOf(ctx, fmt.Errorf("the connection was lost: %w", err))
+			return dog.why(fmt.Errorf("the connection was lost: %w", err))
 		}
 	}
-}
-
-// causeOf is why ctx ended, or err.
-func causeOf(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-			return cause
-		}
-		return errQuiet
-	}
-	return err
 }
 
 // take takes one event of the stream.
@@ -278,20 +308,18 @@ func next(last *snapshot.Snapshot, data []byte) (*snapshot.Snapshot, error) {
 }
 
 func (r *Remote) show(s *snapshot.Snapshot, raw []byte, send func(Update)) {
-	r.last, r.lastAt = s, time.Now()
-	u := Update{Snap: s, Link: Live}
+	r.last, r.lastAt = s, r.now()
 	if err := r.tape.Write(s, raw); err != nil {
-		u.Reason, r.tape = "the recording ended: "+err.Error(), nil
+		r.notice, r.tape = "the recording ended: "+err.Error(), nil
 	}
-	send(u)
+	send(Update{Snap: s, Link: Live, Notice: r.notice})
 }
 
 // poll asks a router that has no stream for one snapshot after the other.
-func (r *Remote) poll(ctx context.Context, send func(Update), alarm *time.Timer) error {
-	tick := time.NewTicker(max(r.interval, pollLeast))
+func (r *Remote) poll(ctx context.Context, send func(Update)) error {
+	tick := time.NewTicker(max(r.interval, r.waits.poll))
 	defer tick.Stop()
 	for {
-		alarm.Stop()
 		s, raw, err := r.Fetch(ctx)
 		if err != nil {
 			return err

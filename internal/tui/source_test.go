@@ -151,7 +151,7 @@ func TestRemotePollsRoutersWithoutStream(t *testing.T) {
 // TestRemoteAsksForLess: a router is asked for changed fields and calm, unless what it tells is recorded; one that
 // refuses to hear of that is asked for an interval alone.
 func TestRemoteAsksForLess(t *testing.T) {
-	tape, err := NewTape(io.Discard, "http://router")
+	tape, err := NewTape(io.Discard, "http://router", 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestRemoteAsksForLess(t *testing.T) {
 // TestTapeIsPlayed: what was recorded comes back, from any time, up to where the file is damaged.
 func TestTapeIsPlayed(t *testing.T) {
 	var file bytes.Buffer
-	tape, err := NewTape(&file, "http://router")
+	tape, err := NewTape(&file, "http://router", 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,23 +24,32 @@ const wholeEvery = 60_000
 // snapshot once a minute. A nil Tape takes everything and keeps nothing.
 type Tape struct {
 	w     io.Writer
+	left  int64 // bytes that may be written
+	limit int64
 	whole int64 // AtMS of the last whole one; 0: none yet
-	err   error
+	err   error // why it ended
 }
 
-// NewTape begins a tape of source.
-func NewTape(w io.Writer, source string) (*Tape, error) {
+// NewTape begins a tape of source that is never longer than limit bytes.
+func NewTape(w io.Writer, source string, limit int64) (*Tape, error) {
 	head, err := json.Marshal(tapeHead{tapeForm, source})
 	if err != nil {
 		return nil, err
 	}
-	if _, err := w.Write(append(head, '\n')); err != nil {
-		return nil, fmt.Errorf("recording: %w", err)
-	}
-	return &Tape{w: w}, nil
+	t := &Tape{w: w, left: limit, limit: limit}
+	return t, t.line(head)
 }
 
-// Write takes s, which came as raw: itself, or the delta that led to it. After an error nothing more is written.
+// Err is why the tape ended early: a write that failed, or that its limit was reached; nil if it did not.
+func (t *Tape) Err() error {
+	if t == nil {
+		return nil
+	}
+	return t.err
+}
+
+// Write takes s, which came as raw: itself, or the delta that led to it. After an error, which is told once,
+// nothing more is written; what was written before is a whole tape unless a write failed half way.
 func (t *Tape) Write(s *snapshot.Snapshot, raw []byte) error {
 	if t == nil || t.err != nil {
 		return nil
@@ -63,8 +72,18 @@ func (t *Tape) Write(s *snapshot.Snapshot, raw []byte) error {
 		}
 		line = b.Bytes()
 	}
-	if _, err := t.w.Write(append(bytes.Clone(line), '\n')); err != nil {
-		t.err = fmt.Errorf("recording: %w", err)
-	}
+	t.err = t.line(line)
 	return t.err
+}
+
+func (t *Tape) line(line []byte) error {
+	n := int64(len(line)) + 1
+	if n > t.left {
+		return fmt.Errorf("it has reached its limit of %d bytes", t.limit)
+	}
+	t.left -= n
+	if _, err := t.w.Write(append(bytes.Clone(line), '\n')); err != nil {
+		return fmt.Errorf("recording: %w", err)
+	}
+	return nil
 }
