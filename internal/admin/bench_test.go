@@ -15,7 +15,6 @@ import (
 	"github.com/kvroute/kvroute/internal/fleet"
 	"github.com/kvroute/kvroute/internal/router"
 	"github.com/kvroute/kvroute/internal/score"
-	"github.com/kvroute/kvroute/internal/snapshot"
 	"github.com/kvroute/kvroute/internal/tokenize"
 	"github.com/kvroute/kvroute/internal/vitals"
 )
@@ -24,26 +23,29 @@ import (
 // are made a second; 1 % of a core is 2.5 ms a tick.
 func BenchmarkTick(b *testing.B) {
 	for _, workers := range []int{64, 1000} {
-		for _, rate := range []int{0, 50, 500} {
+		for _, rate := range []int{0, 50, 500, 5000} {
+			fields := true // as kvroute watch asks for
 			b.Run(fmt.Sprintf("workers=%d/rate=%d", workers, rate), func(b *testing.B) {
 				x := newBench(b, workers)
 				sent := x.hub.Current(0)
 				size := 0
+				var cpu time.Duration
 				b.ReportAllocs()
 				for b.Loop() {
 					b.StopTimer()
 					x.traffic(b, rate)
 					b.StartTimer()
+					cpu -= processTime(b)
 					now := x.hub.Current(0)
-					if d := snapshot.Diff(sent, now); d != nil {
-						data, err := json.Marshal(d)
-						if err != nil {
-							b.Fatal(err)
-						}
-						size += len(data)
+					data, err := x.hub.frames.delta(sent, now, fields)
+					if err != nil {
+						b.Fatal(err)
 					}
+					size += len(data)
 					sent = now
+					cpu += processTime(b)
 				}
+				b.ReportMetric(float64(cpu.Microseconds())/float64(b.N), "cpu-µs/tick")
 				b.ReportMetric(float64(size)/float64(b.N), "bytes/tick")
 			})
 		}
@@ -56,9 +58,11 @@ func BenchmarkUnwatched(b *testing.B) {
 		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
 			x := newBench(b, workers)
 			b.ReportAllocs()
+			began := processTime(b)
 			for b.Loop() {
 				x.hub.look()
 			}
+			b.ReportMetric(float64((processTime(b)-began).Microseconds())/float64(b.N), "cpu-µs/look")
 		})
 	}
 }

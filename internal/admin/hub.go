@@ -52,6 +52,7 @@ type Hub struct {
 	cache    snapshot.Cache
 	order    order
 	states   []fleet.TargetState // memory of make
+	outlines []snapshot.Worker   // the same
 }
 
 // NewHub makes a Hub. Run must be called for warnings to be noticed while nobody watches.
@@ -110,13 +111,17 @@ func (h *Hub) look() {
 	h.m.warnings.WithLabelValues("error").Set(float64(errors))
 }
 
-// Current returns a snapshot no older than maxAge, or an older one if nothing has changed since. It must not be
-// changed.
+// perTarget bounds what making snapshots costs, whatever the size of the fleet: for each target some 4 µs, and not again
+// before this time. Fleets of up to 250 do not feel it.
+const perTarget = 500 * time.Microsecond
+
+// Current returns a snapshot no older than maxAge, or than a large fleet allows, or an older one if nothing has changed
+// since. With maxAge 0 it is of this moment. It must not be changed.
 func (h *Hub) Current(maxAge time.Duration) *snapshot.Snapshot {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.cfg.Now()
-	if h.last != nil && now.Sub(h.made) < maxAge {
+	if h.last != nil && maxAge > 0 && now.Sub(h.made) < max(maxAge, perTarget*time.Duration(len(h.last.Workers))) {
 		return h.last
 	}
 	s := h.make(now, true)
@@ -124,9 +129,11 @@ func (h *Hub) Current(maxAge time.Duration) *snapshot.Snapshot {
 	h.made = now
 	if h.last != nil {
 		s.Seq = h.last.Seq + 1
-		if snapshot.Diff(h.last, s) == nil {
+		d := snapshot.Diff(h.last, s)
+		if d == nil {
 			return h.last
 		}
+		h.frames.step(d)
 	}
 	h.last = s
 	return s
@@ -189,7 +196,12 @@ func (h *Hub) make(now time.Time, whole bool) *snapshot.Snapshot {
 	}
 	h.states = f.AppendStates(h.states[:0])
 	states := h.states
-	s.Workers = make([]snapshot.Worker, len(states))
+	if whole {
+		s.Workers = make([]snapshot.Worker, len(states))
+	} else { // nobody keeps it
+		h.outlines = slices.Grow(h.outlines[:0], len(states))[:len(states)]
+		s.Workers = h.outlines
+	}
 	for to, from := range h.order.of(states) {
 		if whole {
 			s.Workers[to] = entry(&states[from], h.cfg.Data, f.BlockSize())

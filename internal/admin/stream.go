@@ -193,6 +193,14 @@ func (e *events) write(p []byte) error {
 type frames struct {
 	mu   sync.Mutex
 	made map[frame][]byte // nil: nothing to send
+	last *snapshot.Delta  // to the latest snapshot from the one before; nil: not known
+}
+
+// step takes what led to the latest snapshot, which is what those who are up to date are sent.
+func (f *frames) step(d *snapshot.Delta) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last = d
 }
 
 // frame names one: what changed between two snapshots of a run, or from 0 the whole of one.
@@ -211,12 +219,16 @@ func (f *frames) whole(s *snapshot.Snapshot) ([]byte, error) {
 // delta returns nil where nothing changed.
 func (f *frames) delta(from, to *snapshot.Snapshot, changes bool) ([]byte, error) {
 	return f.get(frame{from.Seq, to.Seq, changes}, "delta", func() (any, error) {
-		d := snapshot.Diff(from, to)
+		d := f.last
+		if d == nil || d.From != from.Seq || d.Seq != to.Seq {
+			d = snapshot.Diff(from, to)
+		}
 		if d == nil {
 			return nil, nil
 		}
 		if changes {
-			return d, d.Shorten(from)
+			short := *d
+			return &short, short.Shorten(from)
 		}
 		return d, nil
 	})

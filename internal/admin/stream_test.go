@@ -224,3 +224,36 @@ func TestNothingChangedNothingMade(t *testing.T) {
 		t.Errorf("a fresh one is of %d, before %d", f.AtMS, a.AtMS)
 	}
 }
+
+// TestLargeFleetsAreLookedAtLess: how often a snapshot is made depends on how many targets there are, but where it is
+// asked for as of now.
+func TestLargeFleetsAreLookedAtLess(t *testing.T) {
+	x := watch(t)
+	now := time.Now()
+	x.hub.cfg.Now = func() time.Time { return now }
+	x.hub.Current(0)
+	for _, tt := range []struct {
+		targets int
+		age     time.Duration
+		fresh   bool
+	}{
+		{10, 124 * time.Millisecond, false},
+		{10, 125 * time.Millisecond, true},
+		{250, 125 * time.Millisecond, true},
+		{1000, 499 * time.Millisecond, false},
+		{1000, 500 * time.Millisecond, true},
+	} {
+		last := x.hub.Current(0)
+		large := *last
+		large.Workers = make([]snapshot.Worker, tt.targets)
+		x.hub.last = &large
+		x.pick()
+		now = now.Add(tt.age)
+		if got := x.hub.Current(125*time.Millisecond) != &large; got != tt.fresh {
+			t.Errorf("%d targets after %v: fresh %v, want %v", tt.targets, tt.age, got, tt.fresh)
+		}
+		if x.hub.Current(0) == &large {
+			t.Errorf("%d targets: not of now", tt.targets)
+		}
+	}
+}
