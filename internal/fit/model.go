@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"fmt"
 	"math"
 
 	"gonum.org/v1/gonum/mat"
@@ -27,9 +28,18 @@ const curveParts = 10
 
 // curvature tests for a slope of x (one of c's columns) that changes along x.
 func (e *evidence) curvature(c *columns, x []float64, what, hint string) {
-	if ratio, ok := bend(c, x, x); ok {
-		e.weaken(CodeCurved, hint, "one more %s does not always cost the same: %.2g times as much at the high end of this log as at the low end", what, ratio)
+	low, high, ok := bend(c, x, x)
+	if !ok {
+		return
 	}
+	how := fmt.Sprintf("does not always cost the same: %.2g times as much at the high end of this log as at the low end", high/low)
+	switch {
+	case low <= 0:
+		how = "lengthens the step at the high end of this log only"
+	case high <= 0:
+		how = "lengthens the step at the low end of this log only"
+	}
+	e.weaken(CodeCurved, hint, "one more %s %s", what, how)
 }
 
 // capped tests for tokens that cost less where requests are long: with a sliding window those beyond it cost nothing.
@@ -38,19 +48,24 @@ func (e *evidence) capped(c *columns) {
 	for i := range mean {
 		mean[i] = c.t[i] / c.r[i]
 	}
-	if ratio, ok := bend(c, c.t, mean); ok && ratio < 1 {
-		e.weaken(CodeCurved, "with sliding windows or compressed attention a token of a long context costs less: the weight holds about the contexts of this log only",
-			"a token costs only %.2g times as much where requests are long as where they are short", ratio)
+	low, high, ok := bend(c, c.t, mean)
+	if !ok || high > low {
+		return
 	}
+	how := fmt.Sprintf("only %.2g times as much where requests are long as where they are short", high/low)
+	if high <= 0 {
+		how = "nothing where requests are long"
+	}
+	e.weaken(CodeCurved, "with sliding windows or compressed attention a token of a long context costs less: the weight holds about the contexts of this log only", "a token costs %s", how)
 }
 
 // bend fits a term x*z too, that is a slope of x that changes along z. ok if it is there beyond doubt (four standard
 // errors, by a jackknife over parts of the log) and the slope at the one end of z differs from that at the other by more than
-// a factor of two; ratio is the slope at the high end over that at the low end.
-func bend(c *columns, x, z []float64) (ratio float64, ok bool) {
+// a factor of two, or one of them is negative; a and b are the slopes at the low and at the high end.
+func bend(c *columns, x, z []float64) (a, b float64, ok bool) {
 	n := c.len()
 	if n < 5*curveParts {
-		return 0, false
+		return 0, 0, false
 	}
 	step := 1 + n/20000 // more rows would only take time
 	low, high := extent(z)
@@ -60,13 +75,13 @@ func bend(c *columns, x, z []float64) (ratio float64, ok bool) {
 	}
 	change, slope, ok := fit(-1)
 	if !ok {
-		return 0, false
+		return 0, 0, false
 	}
 	var sum, sum2 float64
 	for k := range curveParts {
 		s, _, ok := fit(k)
 		if !ok {
-			return 0, false
+			return 0, 0, false
 		}
 		sum += s
 		sum2 += float64(s * s)
@@ -76,11 +91,11 @@ func bend(c *columns, x, z []float64) (ratio float64, ok bool) {
 		change *= 2 // the derivative of the square
 		variance *= 4
 	}
-	a, b := slope+change*(low-mid), slope+change*(high-mid)
+	a, b = slope+change*(low-mid), slope+change*(high-mid)
 	if math.Abs(change) < 4*math.Sqrt(variance) || min(a, b) > 0.5*max(a, b) {
-		return 0, false
+		return 0, 0, false
 	}
-	return b / a, true
+	return a, b, true
 }
 
 // product fits y = a + bR + cT + d*x*(z-mid) to every step-th row that skip does not take, and returns d and the
@@ -135,5 +150,9 @@ func (e *evidence) binLength() {
 	if off := math.Abs(math.Log(w / e.res.Weight.Value)); !(off > 0.1+2*width) && w > 0 {
 		return
 	}
-	e.weaken(CodeBinLength, hintLonger, "bins of %g s give a weight of %.4g tokens instead of %.4g: load changes too quickly for the lines to show what each step held", coarse*float64(e.res.BinNS)/1e9, w, e.res.Weight.Value)
+	other := "no weight"
+	if w > 0 {
+		other = "a weight of " + tokens(w)
+	}
+	e.weaken(CodeBinLength, hintLonger, "bins of %g s give %s instead of %s: load changes too quickly for the lines to show what each step held", coarse*float64(e.res.BinNS)/1e9, other, tokens(e.res.Weight.Value)+" tokens")
 }

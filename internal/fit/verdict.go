@@ -278,9 +278,16 @@ func (e *evidence) weight() {
 	if !(e.est.trim[1] > 0 && e.est.trim[2] > 0) {
 		return
 	}
+	from, to := "below 0", "no bound"
+	if w.Low > 0 {
+		from = tokens(w.Low) + " tokens"
+	}
+	if w.High > 0 && !math.IsInf(w.High, 0) {
+		to = tokens(w.High) + " tokens"
+	}
 	switch {
 	case !(w.Low > 0) || !(w.High > 0) || math.IsInf(w.High, 0):
-		e.refuse(CodeReachesZero, hintVary, "the weight cannot be told from none, or from one without bound: the 5 to 95 %% interval is %s to %s tokens", tokens(w.Low), tokens(w.High))
+		e.refuse(CodeReachesZero, hintVary, "the weight cannot be told from none, or from one without bound: the 5 to 95 %% interval reaches from %s to %s", from, to)
 	case w.High/w.Low > wideWidth:
 		e.weaken(CodeWide, hintVary, "the weight is known only by its order of magnitude: the 5 to 95 %% interval spans a factor of %.1f", w.High/w.Low)
 	case w.High/w.Low > goodWidth:
@@ -318,7 +325,7 @@ func (e *evidence) remarks() {
 	}
 }
 
-// tokens writes a number of tokens with three digits that count and no exponent.
+// tokens writes a number of tokens with three digits that count, thousands apart.
 func tokens(x float64) string {
 	switch {
 	case math.IsInf(x, 1):
@@ -329,5 +336,9 @@ func tokens(x float64) string {
 	if unit := math.Pow(10, math.Floor(math.Log10(math.Abs(x)))-2); unit > 1 {
 		x = math.Round(x/unit) * unit
 	}
-	return strconv.FormatFloat(math.Round(x), 'f', -1, 64)
+	s := strconv.FormatFloat(math.Round(x), 'f', -1, 64)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
 }

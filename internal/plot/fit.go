@@ -146,7 +146,7 @@ func (p *panel) cloud(points []FitPoint, at func(FitPoint) plotter.XY, line func
 		color color.NRGBA
 		glyph draw.GlyphDrawer
 		label string
-	}{{kept, blue, draw.CircleGlyph{}, "bins"}, {out, orange, draw.CrossGlyph{}, "left out"}} {
+	}{{kept, blue, draw.CircleGlyph{}, "bins"}, {out, orange, cross{}, "left out"}} {
 		if len(d.pts) == 0 {
 			continue
 		}
@@ -167,4 +167,18 @@ func (p *panel) cloud(points []FitPoint, at func(FitPoint) plotter.XY, line func
 	p.plot.Add(l)
 	p.explain("fit", l)
 	return nil
+}
+
+// cross is an x of lines that show on dark grounds, too: those of draw.CrossGlyph are thinner than a pixel.
+type cross struct{}
+
+// DrawGlyph draws an x.
+func (cross) DrawGlyph(c *draw.Canvas, style draw.GlyphStyle, at vg.Point) {
+	c.SetLineStyle(draw.LineStyle{Color: style.Color, Width: vg.Points(1.2)})
+	for _, up := range []vg.Length{1, -1} {
+		var p vg.Path
+		p.Move(vg.Point{X: at.X - style.Radius, Y: at.Y - up*style.Radius})
+		p.Line(vg.Point{X: at.X + style.Radius, Y: at.Y + up*style.Radius})
+		c.Stroke(p)
+	}
 }
