@@ -80,6 +80,8 @@ func onceEach(paths []string) error {
 func logFileFault(path string, err error) error {
 	f := usage("cannot read log "+path, "", pathWhy(err), "")
 	switch {
+	case errors.Is(err, errPacked):
+		f.hint = "fit it without --follow"
 	case errors.Is(err, errFolder):
 		f.hint = "name the files in it, as in " + filepath.Join(path, "*.log")
 	case errors.Is(err, syscall.EMFILE):

@@ -100,7 +100,7 @@ func (s *source) otherLine(line []byte) error {
 	case bytes.Contains(line, wRunning):
 		s.leave(leftBare, line)
 	case s.lr.line == 1 && bytes.HasPrefix(line, wKVRoute):
-		return s.fail("this is a file of kvroute, not an engine's log", "kvroute fit takes recordings of kvroute serve --record")
+		return s.fail("this is a file of kvroute, not an engine's log", "kvroute fit takes recordings of kvroute serve --record without --engine and --follow")
 	default:
 		return s.rareLine(line)
 	}
