@@ -258,7 +258,7 @@ func (a *app) printSnapshot(s *snapshot.Snapshot, raw []byte, f *watchFlags, mod
 	return a.emit(func(w io.Writer) error {
 		switch {
 		case f.format != formatJSON && mode == watchOnce:
-			return writeSnapshot(w, s)
+			return writeState(w, s, f.play != "")
 		case f.format != formatJSON:
 			return writeSnapshotLine(w, s)
 		case raw == nil:

@@ -3,6 +3,8 @@ package cli
 import (
 	"bytes"
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -52,5 +54,20 @@ func TestWatchExitCodes(t *testing.T) {
 		if got != c.code || !strings.Contains(errs.String(), c.want) || out.Len() > 0 {
 			t.Errorf("%s: code %d, want %d; stdout %q, stderr %q, want %q in it", c.args, got, c.code, out.String(), errs.String(), c.want)
 		}
+	}
+}
+
+// TestPlayedIsNotLive: what a recording tells is not said of a router that is there now.
+func TestPlayedIsNotLive(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "run.watch")
+	tape := `{"kvroute":"watch/v1","source":"http://router"}` + "\n" +
+		`{"schema":"kvroute.snapshot/v1","run":"r","seq":1,"at_unix_ms":1700000000000,"router":{"ready":true,"policy":"kv-aware"}}` + "\n"
+	if err := os.WriteFile(file, []byte(tape), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	code := Run(context.Background(), []string{"watch", "--play", file, "--once"}, strings.NewReader(""), &out, &errs)
+	if got := out.String(); code != 0 || !strings.Contains(got, "policy kv-aware, recorded, not live\n") || strings.Contains(got, "ready") {
+		t.Errorf("code %d, %q, %q", code, got, &errs)
 	}
 }

@@ -35,11 +35,16 @@ func ageText(atMS int64, was *int64) string {
 	return (time.Duration(max(atMS-*was, 0)) * time.Millisecond).Round(100 * time.Millisecond).String()
 }
 
-// writeSnapshot prints a snapshot for people: the router, its workers, what is wrong.
-func writeSnapshot(w io.Writer, s *snapshot.Snapshot) error {
+// writeSnapshot prints a router's snapshot for people.
+func writeSnapshot(w io.Writer, s *snapshot.Snapshot) error { return writeState(w, s, false) }
+
+// writeState prints a snapshot: the router, or that it was so once, its workers, what is wrong.
+func writeState(w io.Writer, s *snapshot.Snapshot, played bool) error {
 	r := &s.Router
 	state := "ready"
 	switch {
+	case played:
+		state = "recorded, not live"
 	case r.Draining:
 		state = "draining"
 	case !r.Ready:

@@ -97,7 +97,7 @@ func (m *Model) linkState() (string, tone, string) {
 	case Lost:
 		return t.g.bad, bad, "stale " + age(m.staleMS())
 	case Ended:
-		return t.g.off, dim, "played to the end"
+		return t.g.off, dim, "recording, over"
 	}
 	switch {
 	case m.frozen:
@@ -110,9 +110,9 @@ func (m *Model) linkState() (string, tone, string) {
 		}
 		return t.g.paused, warn, "paused " + age(behind) + " ago"
 	case m.update.Play != nil && m.update.Play.Paused:
-		return t.g.paused, warn, "paused"
+		return t.g.paused, warn, "recording, paused"
 	case m.update.Play != nil:
-		return t.g.play, good, "playing"
+		return t.g.play, good, "recording, playing"
 	}
 	return t.g.good, good, "live"
 }
