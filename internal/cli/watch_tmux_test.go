@@ -270,7 +270,7 @@ func TestRestartsInTmux(t *testing.T) {
 		p.keys("G") // the last one
 	}
 	last := regexp.QuoteMeta("▌" + engines[0])
-	if !regexp.MustCompile(last).MatchString(small.see("the last selected", `▌127\.0\.0\.1:\d+ `)) {
+	if !regexp.MustCompile(last).MatchString(small.see("the last selected", `2/2 `)) {
 		last = regexp.QuoteMeta("▌" + engines[1])
 	}
 	for _, p := range both {
