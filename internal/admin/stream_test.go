@@ -239,9 +239,10 @@ func TestLargeFleetsAreLookedAtLess(t *testing.T) {
 	}{
 		{10, 124 * time.Millisecond, false},
 		{10, 125 * time.Millisecond, true},
-		{250, 125 * time.Millisecond, true},
-		{1000, 499 * time.Millisecond, false},
-		{1000, 500 * time.Millisecond, true},
+		{250, 249 * time.Millisecond, false},
+		{250, 250 * time.Millisecond, true},
+		{1000, 999 * time.Millisecond, false},
+		{1000, time.Second, true},
 	} {
 		last := x.hub.Current(0)
 		large := *last
