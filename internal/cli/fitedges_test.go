@@ -176,6 +176,7 @@ func TestFitOfAHugeLine(t *testing.T) {
 	var before, now runtime.MemStats
 	var most uint64
 	look := func() {
+		runtime.GC() // what is held counts, not what waits to be collected
 		runtime.ReadMemStats(&now)
 		most = max(most, now.HeapAlloc)
 	}
@@ -192,7 +193,7 @@ func TestFitOfAHugeLine(t *testing.T) {
 	if long := doc.Input.Other; len(long) != 1 || long[0].Why != "lines above 1 MiB" || long[0].Line != 1 {
 		t.Errorf("other lines %+v, want the first as too long", long)
 	}
-	if most == 0 || most > before.HeapAlloc+64<<20 {
+	if most == 0 || most > before.HeapAlloc+32<<20 {
 		t.Errorf("with a line of %d MiB memory went from %d to %d MiB", size>>20, before.HeapAlloc>>20, most>>20)
 	}
 }
