@@ -95,8 +95,18 @@ func (t *Track) Next() (*snapshot.Snapshot, error) {
 	t.end = t.fold(t.due) // what led up to the end is shown first
 	t.seq++
 	s := t.state.snapshot(min(t.due, t.to), t.seq)
-	t.due += step
+	t.due += t.pace()
 	return s, nil
+}
+
+// pace is the time to the next snapshot. While nothing happens they become rarer, so that quiet nights, and times
+// that are damaged, are not played in steps without number.
+func (t *Track) pace() int64 {
+	grown := (t.due - t.state.now) / 16
+	if t.ahead {
+		grown = min(grown, timeOf(&t.rec)-t.due)
+	}
+	return max(step, grown)
 }
 
 // fold takes records up to a time.

@@ -3,10 +3,14 @@ package playback
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -158,5 +162,45 @@ func TestDamage(t *testing.T) {
 		if _, err := Open("x", strings.NewReader(text)); err == nil {
 			t.Errorf("%q was taken for a recording", text)
 		}
+	}
+}
+
+// TestQuietTimes: a night without requests is not played in quarters of a second, and what comes after it is.
+func TestQuietTimes(t *testing.T) {
+	lines := someLines(t, 1000)
+	at := regexp.MustCompile(`"ns":([0-9]+)`)
+	const night = int64(8 * time.Hour)
+	for i := range lines {
+		if i >= len(lines)/2 {
+			lines[i] = at.ReplaceAllFunc(lines[i], func(b []byte) []byte {
+				ns, err := strconv.ParseInt(string(b[len(`"ns":`):]), 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return fmt.Appendf(nil, `"ns":%d`, ns+night)
+			})
+		}
+	}
+	shifted, err := Open("night", bytes.NewReader(bytes.Join(lines, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, got := all(t, open(t)), all(t, shifted)
+	if n := len(got) - len(plain); n < 50 || n > 250 {
+		t.Errorf("%d snapshots, %d without the night: want some hundred more", len(got), len(plain))
+	}
+	longest, behind := int64(0), false
+	for i := 1; i < len(got); i++ {
+		gap := got[i].AtMS - got[i-1].AtMS
+		longest = max(longest, gap)
+		if behind = behind || got[i].AtMS-got[0].AtMS > night/1e6; behind && got[i].Router.Requests > got[i-1].Router.Requests && gap > step {
+			t.Errorf("behind the night a snapshot comes after %d ms, want %d", gap, step)
+		}
+	}
+	if longest < 10*60*1000 {
+		t.Errorf("the longest step is %d ms, want minutes", longest)
+	}
+	if a, b := plain[len(plain)-1].Router.Requests, got[len(got)-1].Router.Requests; a != b {
+		t.Errorf("%d requests at the end, want %d", b, a)
 	}
 }

@@ -38,6 +38,7 @@ type Remote struct {
 	plain    bool   // the router takes nothing but an interval
 	notice   string // what must not be overlooked, once there is something
 	waits    waits
+	most     int              // bytes of an event
 	now      func() time.Time // by the wall clock: a machine that sleeps does not stop it
 
 	last   *snapshot.Snapshot
@@ -55,7 +56,7 @@ type RemoteConfig struct {
 
 // NewRemote makes a Remote. Nothing is asked before Run or Fetch.
 func NewRemote(c RemoteConfig) *Remote {
-	r := &Remote{base: *c.URL, interval: c.Interval, token: c.Token, tape: c.Tape, waits: usualWaits}
+	r := &Remote{base: *c.URL, interval: c.Interval, token: c.Token, tape: c.Tape, waits: usualWaits, most: snapshot.MaxBytes}
 	r.now = func() time.Time { return time.Now().Round(0) }
 	r.base.Path = strings.TrimSuffix(r.base.Path, "/")
 	if c.Transport == nil {
@@ -258,14 +259,14 @@ func (r *Remote) follow(ctx context.Context, send func(Update)) error {
 	}
 	defer resp.Body.Close() // only read from
 	var failed error
-	events := sse.New(snapshot.MaxBytes, func(e sse.Record) {
+	events := sse.New(r.most, func(e sse.Record) {
 		if failed == nil {
 			failed = r.take(e, send)
 		}
 	})
 	// A router may look whether to send a heartbeat only when the interval is over.
 	body := &heard{resp.Body, dog}
-	dog.expect(max(r.waits.silence, r.interval+r.waits.answer))
+	dog.expect(max(r.waits.silence, r.interval+r.waits.silence/3))
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := body.Read(buf)
@@ -286,7 +287,7 @@ func (r *Remote) follow(ctx context.Context, send func(Update)) error {
 // take takes one event of the stream.
 func (r *Remote) take(e sse.Record, send func(Update)) error {
 	if e.TooLong {
-		return fmt.Errorf("the router sends more than %d bytes at once", snapshot.MaxBytes)
+		return fmt.Errorf("the router sends more than %d bytes at once", r.most)
 	}
 	s, err := next(r.last, e.Data)
 	if err != nil {

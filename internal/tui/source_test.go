@@ -22,7 +22,7 @@ func told(run string, seq uint64, ms int64) *snapshot.Snapshot {
 	return &snapshot.Snapshot{Schema: snapshot.Schema, Run: run, Seq: seq, AtMS: ms}
 }
 
-func raw(t *testing.T, v any) []byte {
+func raw(t testing.TB, v any) []byte {
 	t.Helper()
 	data, err := json.Marshal(v)
 	if err != nil {
