@@ -71,7 +71,7 @@ func TestScripts(t *testing.T) {
 			return os.Symlink(filepath.Join(root, "traces"), filepath.Join(env.WorkDir, "traces"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": cmdExits, "field": cmdField, "gzip": cmdGzip, "truncate": cmdTruncate, "lines": cmdLines, "bytes": cmdBytes,
+			"exits": cmdExits, "field": cmdField, "gzip": cmdGzip, "truncate": cmdTruncate, "lines": cmdLines, "router": cmdRouter, "bytes": cmdBytes,
 		},
 	})
 }

@@ -73,7 +73,12 @@ too, with keys for pause, speed and jumps.`,
   kvroute watch --play run.watch --speed 4
   # for scripts
   kvroute watch --once -o json`,
-		Args: cobra.MaximumNArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage("too many addresses", args[1], "one router is watched at a time", "")
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.url = defaultRouter
 			if len(args) > 0 {
@@ -177,7 +182,7 @@ func (a *app) watch(ctx context.Context, f *watchFlags, intervalSet, urlSet bool
 			return failed("cannot record", f.record, err)
 		}
 		defer func() {
-			if err := c.Tape.Err(); err != nil { // where it stays when the screen is gone
+			if err := c.Tape.Err(); err != nil && mode != watchOnce { // where it stays when the screen is gone
 				a.warn("the recording %s ended early: %v", f.record, err)
 			}
 		}()
@@ -305,7 +310,7 @@ func watchFault(name string, err error) error {
 	switch {
 	case errors.As(err, &refused):
 		return &fault{code: exitFailed, what: "the router refuses", where: name, why: refused.Text, err: err}
-	case errors.As(err, &schema):
+	case errors.As(err, &schema), errors.Is(err, tui.ErrNoSnapshot):
 		return failed("cannot read the router's answer", name, err)
 	}
 	return &fault{code: exitUnreachable, what: "cannot reach the router", where: name, why: err.Error(), hint: "is it running, and is this the address of its --listen or --admin-listen?", err: err}

@@ -4,11 +4,8 @@ package cli_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,36 +19,10 @@ import (
 
 	"github.com/creack/pty"
 	"golang.org/x/term"
-
-	"github.com/kvroute/kvroute/internal/snapshot"
 )
 
 // terminalPatience is how long a test waits for what must come; none waits that long when all is well.
 const terminalPatience = 30 * time.Second
-
-// tellingRouter is a router that tells of one worker and then nothing new.
-func tellingRouter(t *testing.T) *httptest.Server {
-	t.Helper()
-	s := &snapshot.Snapshot{
-		Schema: snapshot.Schema, Run: "r", Seq: 1, AtMS: 1_700_000_000_000, Router: snapshot.Router{Ready: true, Policy: "least-work", Version: "v1"},
-		Workers: []snapshot.Worker{{WorkerID: "worker-0", RouteKey: "worker-0", Health: "healthy", Trust: "trusted"}},
-	}
-	data, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/v1/admin/stream" {
-			w.Write(data) //nolint:errcheck // the client may have gone
-			return
-		}
-		fmt.Fprintf(w, "data: %s\n\n", data)
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-	}))
-	t.Cleanup(srv.Close)
-	return srv
-}
 
 // console is a program on a terminal of its own.
 type console struct {

@@ -3,9 +3,14 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -48,6 +53,10 @@ func TestWatchExitCodes(t *testing.T) {
 		{"watch --interval 1ms", exitUsage, "not between 100ms and 1m"},
 		{"watch --play no-such-file", exitUsage, "cannot play"},
 		{"watch http://127.0.0.1:1 --play x", exitUsage, "leave one out"},
+		{"watch --play x --record y", exitUsage, "leave one out"},
+		{"watch https://127.0.0.1:1 --ca no-such-file", exitUsage, "--ca: no-such-file: no such file"},
+		{"watch https://127.0.0.1:1 --ca watch_test.go", exitUsage, "watch_test.go holds no certificate"},
+		{"watch --record-max-size x", exitUsage, "--record-max-size"},
 	} {
 		var out, errs bytes.Buffer
 		got := Run(context.Background(), strings.Fields(c.args), strings.NewReader(""), &out, &errs)
@@ -69,5 +78,60 @@ func TestPlayedIsNotLive(t *testing.T) {
 	code := Run(context.Background(), []string{"watch", "--play", file, "--once"}, strings.NewReader(""), &out, &errs)
 	if got := out.String(); code != 0 || !strings.Contains(got, "policy kv-aware, recorded, not live\n") || strings.Contains(got, "ready") {
 		t.Errorf("code %d, %q, %q", code, got, &errs)
+	}
+}
+
+// TestWatchLinesOutliveTheRouter: who has answered once is waited for; it is told on stderr, and a signal ends it well.
+func TestWatchLinesOutliveTheRouter(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if n := calls.Add(1); n == 2 || n == 3 {
+			http.Error(w, "starting", http.StatusServiceUnavailable)
+			return
+		}
+		io.WriteString(w, `{"schema":"kvroute.snapshot/v1","run":"r","seq":1,"at_unix_ms":1700000000000}`) //nolint:errcheck // seen below
+	}))
+	defer srv.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var out, errs guarded
+	code := make(chan int, 1)
+	go func() {
+		code <- Run(ctx, []string{"watch", "--interval", "100ms", srv.URL}, strings.NewReader(""), &out, &errs)
+	}()
+	errs.await(t, `(warning: http://\S+ does not answer: 503 Service Unavailable: starting; trying again)\n`)
+	errs.await(t, `(note: http://\S+ answers again)\n`)
+	out.await(t, `(?s)(0 healthy.*0 healthy)`)
+	cancel()
+	if got := <-code; got != exitOK {
+		t.Errorf("exit code %d, want %d", got, exitOK)
+	}
+	if n := strings.Count(errs.String(), "\n"); n != 2 {
+		t.Errorf("%d lines on stderr, want two: %s", n, errs.String())
+	}
+}
+
+// TestWatchOverTLS: --ca and --token-file get at a router behind TLS.
+func TestWatchOverTLS(t *testing.T) {
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			http.Error(w, "{}", http.StatusForbidden)
+			return
+		}
+		io.WriteString(w, `{"schema":"kvroute.snapshot/v1","run":"r","seq":1,"at_unix_ms":1700000000000}`) //nolint:errcheck // seen below
+	}))
+	defer srv.Close()
+	dir := t.TempDir()
+	ca, token := filepath.Join(dir, "ca"), filepath.Join(dir, "token")
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	for name, data := range map[string][]byte{ca: cert, token: []byte("secret\n")} {
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out, errs bytes.Buffer
+	if got := Run(context.Background(), []string{"watch", "--once", srv.URL, "--ca", ca, "--token-file", token}, strings.NewReader(""), &out, &errs); got != exitOK || !strings.Contains(out.String(), "no workers") {
+		t.Errorf("exit code %d, stdout %q, stderr %q, want the snapshot", got, out.String(), errs.String())
 	}
 }

@@ -174,6 +174,9 @@ func (r *Remote) read(ctx context.Context, path string, max int64) ([]byte, erro
 	return data, nil
 }
 
+// ErrNoSnapshot says that a server answered with something else.
+var ErrNoSnapshot = errors.New("no snapshot")
+
 // Fetch returns one snapshot.
 func (r *Remote) Fetch(ctx context.Context) (*snapshot.Snapshot, []byte, error) {
 	data, err := r.read(ctx, "/v1/admin/snapshot", snapshot.MaxBytes)
@@ -181,7 +184,10 @@ func (r *Remote) Fetch(ctx context.Context) (*snapshot.Snapshot, []byte, error) 
 		return nil, nil, err
 	}
 	s, err := snapshot.Decode(data)
-	return s, data, err
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrNoSnapshot, err)
+	}
+	return s, data, nil
 }
 
 // Explain implements Source.
