@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -188,6 +189,10 @@ func (c *console) restored() {
 // TestWatchLeavesTheTerminal: whatever ends the screen, the terminal is as it was.
 func TestWatchLeavesTheTerminal(t *testing.T) {
 	url := tellingRouter(t).URL
+	// Where hang-ups are ignored, as under nohup, the program would inherit that: not those that are handled.
+	hangUps := make(chan os.Signal, 1)
+	signal.Notify(hangUps, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangUps) })
 	for _, c := range []struct {
 		name string
 		end  func(c *console)
