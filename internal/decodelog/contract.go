@@ -28,17 +28,18 @@ const NoRank = -1
 // Sample is one measurement of one data-parallel rank: the mean step since the measurement before, and what the
 // rank held when it was printed (a line) or meanwhile (a request of a recording).
 type Sample struct {
-	At       int64   // ns since the Unix epoch as the log's own clock reads; clocks without date or zone are taken as the Report says
-	Source   int32   // index of the input
-	Rank     int32   // data-parallel rank, NoRank where the line names none
-	Step     float64 // seconds of a decode step: running x accepted tokens a step / throughput
-	Running  float64 // requests
-	Held     float64 // tokens of context held for them: pre-allocated ones subtracted
-	Accept   float64 // tokens accepted a step and request; 1 without speculation
-	Graph    bool    // the step ran as a captured graph; meaningful if HasGraph
-	HasGraph bool
-	Prefill  bool    // prefill is known to have run in the interval
-	Weight   float64 // steps it is the mean of; 0: not known
+	At        int64   // ns since the Unix epoch as the log's own clock reads; clocks without date or zone are taken as the Report says
+	Source    int32   // index of the input
+	Rank      int32   // data-parallel rank, NoRank where the line names none
+	Step      float64 // seconds of a decode step: running x accepted tokens a step / throughput
+	Running   float64 // requests
+	Held      float64 // tokens of context held for them: pre-allocated ones subtracted
+	HeldError float64 // standard deviation of what rounding of shares adds to Held, tokens; 0: none that matters
+	Accept    float64 // tokens accepted a step and request; 1 without speculation
+	Graph     bool    // the step ran as a captured graph; meaningful if HasGraph
+	HasGraph  bool
+	Prefill   bool    // prefill is known to have run in the interval
+	Weight    float64 // steps it is the mean of; 0: not known
 
 	// How the values came to be, which decides what they say of the interval. False, as for engines' log lines: Step
 	// was computed with Running, the value at the end.
@@ -91,6 +92,13 @@ func (e *Error) Error() string {
 // Unwrap gives the error of the source.
 func (e *Error) Unwrap() error { return e.Err }
 
+// Limit is how many steps came near MinStep or MaxStep, and beyond. Intervals in which prefill ran do not count.
+type Limit struct {
+	Step   float64 // s
+	Near   int64   // used, and within a fifth of it
+	Beyond int64   // left out
+}
+
 // Place is where in the input something was.
 type Place struct {
 	File string
@@ -119,5 +127,8 @@ type Report struct {
 	Accepting  bool             // speculation was seen
 	HasHeld    bool             // tokens were told: else only requests are known
 	Notes      []string         // estimates and assumptions, each in words
-	Digest     string           // XXH3-128 of the input as stored, in hex; of several the digest of their digests
+	// Steps at the limits of Options. Where lines are left out as beyond one and others are near it, the limit cuts
+	// decode steps off, not only pauses.
+	Shortest, Longest Limit
+	Digest            string // XXH3-128 of the input as stored, in hex; of several the digest of their digests
 }

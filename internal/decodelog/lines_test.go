@@ -76,6 +76,7 @@ var near = cmp.Comparer(func(a, b float64) bool { return a == b || math.Abs(a-b)
 // Every line of the collection, with what a reader has to make of it by hand: step = running x accept / throughput.
 func TestQuotedLines(t *testing.T) {
 	graph := func(s Sample) Sample { s.Graph, s.HasGraph = true, true; return s }
+	rounded := func(pool float64, s Sample) Sample { s.HeldError = pool / 1000 / math.Sqrt(12); return s }
 	line := func(when string, rank int32, running, held, accept, throughput float64) Sample {
 		return Sample{At: at(when), Rank: rank, Step: running * accept / throughput, Running: running, Held: held, Accept: accept}
 	}
@@ -129,7 +130,7 @@ func TestQuotedLines(t *testing.T) {
 		{number: "43", left: []string{reasonWords[leftStill]}, fails: "no token was produced"},
 		{number: "45", opt: Options{Year: 2025, PoolTokens: 100_000, MaxStep: 1}, want: []Sample{line("2025-01-23 06:33:37", NoRank, 16, 92100, 1, 16.7)}},
 		{number: "47", left: []string{reasonWords[leftIdle]}, fails: "no request was running"},
-		{number: "49", opt: Options{Year: 2025, PoolTokens: 100_000}, want: []Sample{line("2025-07-28 06:42:09", 0, 8, 93900, 1, 240.8), line("2025-07-28 06:42:19", 0, 8, 94300, 1, 241.6)}},
+		{number: "49", opt: Options{Year: 2025, PoolTokens: 100_000}, want: []Sample{line("2025-07-28 06:42:09", 0, 8, 93900, 1, 240.8), rounded(100_000, line("2025-07-28 06:42:19", 0, 8, 94300, 1, 241.6))}},
 		{number: "51", opt: Options{Year: 2025}, want: []Sample{
 			with(line("2025-09-06 04:08:28", 0, 32, 0, 1, 200.8), func(s *Sample) { s.Prefill = true }), line("2025-09-06 04:08:38", 0, 32, 0, 1, 623.9),
 			line("2025-09-06 04:08:48", 0, 32, 0, 1, 598.3), line("2025-09-06 04:08:58", 0, 32, 0, 1, 579.1), line("2025-09-06 04:09:08", 0, 32, 0, 1, 563.1),
@@ -139,10 +140,10 @@ func TestQuotedLines(t *testing.T) {
 			with(line("2025-12-15 18:51:44", 0, 106, 25, 1, 32), func(s *Sample) { s.Prefill = true }), with(line("2025-12-15 18:51:44", 1, 106, 25, 1, 32), func(s *Sample) { s.Prefill = true }),
 		}},
 		{number: "57", left: []string{reasonWords[leftLong]}, fails: "most allowed"},
-		{number: "59", opt: Options{Year: 2026, PoolTokens: 1000}, other: []string{kindWords[kindAccess]}, want: []Sample{line("2026-04-28 22:54:32", 0, 1, 765, 1, 5.4), line("2026-04-28 22:54:42", 0, 1, 767, 1, 5.4)}},
+		{number: "59", opt: Options{Year: 2026, PoolTokens: 1000}, other: []string{kindWords[kindAccess]}, want: []Sample{line("2026-04-28 22:54:32", 0, 1, 765, 1, 5.4), rounded(1000, line("2026-04-28 22:54:42", 0, 1, 767, 1, 5.4))}},
 		{number: "61", opt: Options{Year: 2026, PoolTokens: 1000}, want: []Sample{
-			line("2026-05-19 10:13:11", 0, 18, 959, 1, 1055.3), line("2026-05-19 10:13:21", 0, 18, 955, 1, 1226.3),
-			with(line("2026-05-19 10:13:31", 0, 18, 877, 1, 734.9), func(s *Sample) { s.Prefill = true }),
+			line("2026-05-19 10:13:11", 0, 18, 959, 1, 1055.3), rounded(1000, line("2026-05-19 10:13:21", 0, 18, 955, 1, 1226.3)),
+			with(rounded(1000, line("2026-05-19 10:13:31", 0, 18, 877, 1, 734.9)), func(s *Sample) { s.Prefill = true }),
 		}},
 		{number: "63", left: []string{reasonWords[leftIdle]}, fails: "no request was running"},
 		{number: "65", left: []string{reasonWords[leftLong]}, fails: "most allowed"},
@@ -224,5 +225,45 @@ func TestSlidingWindow(t *testing.T) {
 	got, rep := must(t, Options{}, "log", "[2026-01-01 00:00:05 TP0] Decode batch, #running-req: 4, #full token: 4000, full token usage: 0.40, #swa token: 300, swa token usage: 0.10, cuda graph: True, gen throughput (token/s): 100.00, #queue-req: 0\n")
 	if len(got) != 1 || got[0].Held != 4000 || got[0].Step != 0.04 || !strings.Contains(strings.Join(rep.Notes, ""), "sliding window") {
 		t.Errorf("samples %+v, notes %q", got, rep.Notes)
+	}
+}
+
+// The rounding of a share that is told is an error of its own in each line only while the share changes.
+func TestSharesThatChange(t *testing.T) {
+	var s shares
+	for i, tt := range []struct {
+		share float64
+		lines int
+		want  bool
+	}{
+		{0.15, 100, false}, // never changed
+		{0.16, steady, true},
+		{0.16, 100, false}, // steady again
+		{0, 1, true},
+		{0.01, 1, true},
+	} {
+		for k := range tt.lines {
+			if got := s.change(tt.share); got != tt.want {
+				t.Fatalf("row %d, line %d of share %g: changes %v, want %v", i, k+1, tt.share, got, tt.want)
+			}
+		}
+	}
+}
+
+// Steps at the limits are counted, but for those that prefill lengthened.
+func TestStepsAtTheLimits(t *testing.T) {
+	st := newState(Options{MinStep: 0.010, MaxStep: 0.100})
+	for _, step := range []float64{0.009, 0.010, 0.0124, 0.0126, 0.05, 0.079, 0.081, 0.100, 0.101, 3} {
+		_, ok := st.allowed(step, false)
+		if want := step >= 0.010 && step <= 0.100; ok != want {
+			t.Errorf("step %g allowed %v, want %v", step, ok, want)
+		}
+		st.allowed(step, true)
+	}
+	if got, want := st.rep.Shortest, (Limit{Step: 0.010, Near: 2, Beyond: 1}); got != want {
+		t.Errorf("shortest %+v, want %+v", got, want)
+	}
+	if got, want := st.rep.Longest, (Limit{Step: 0.100, Near: 2, Beyond: 2}); got != want {
+		t.Errorf("longest %+v, want %+v", got, want)
 	}
 }

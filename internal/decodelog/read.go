@@ -20,6 +20,7 @@ type entry struct {
 	Sample
 	tokens float64 // as told
 	share  float64 // of the pool, to be subtracted; with tokens < 0 the share that is held
+	unit   float64 // that share is rounded to; 0: it is exact
 	pool   int64   // at the line; 0: not known yet
 	place  int64   // line
 }
@@ -256,6 +257,7 @@ func stem(name string) string {
 // resolve finds the tokens held; false: the sample is left out.
 func (st *state) resolve(s *source, e *entry) bool {
 	held := e.tokens
+	changes := e.unit > 0 && s.rankLog(e.Rank).shares.change(e.share)
 	if e.share > 0 || e.tokens < 0 {
 		pool := float64(e.pool)
 		if e.pool == 0 {
@@ -280,6 +282,9 @@ func (st *state) resolve(s *source, e *entry) bool {
 			held = e.share * pool
 		} else {
 			held = e.tokens - e.share*pool
+		}
+		if changes {
+			e.HeldError = e.unit * pool / math.Sqrt(12)
 		}
 	}
 	// Shares are rounded, so that nothing held can look like less than nothing.

@@ -432,15 +432,12 @@ func (c *scraper) difference(e *engineLog) {
 
 func (c *scraper) emit(e *engineLog, smp Sample) {
 	st := c.s.st
-	switch {
-	case !(smp.Running > 0):
+	if !(smp.Running > 0) {
 		c.leave(leftIdle, e)
 		return
-	case !(smp.Step >= st.opt.MinStep):
-		c.leave(leftShort, e)
-		return
-	case !(smp.Step <= st.opt.MaxStep):
-		c.leave(leftLong, e)
+	}
+	if why, ok := st.allowed(smp.Step, smp.Prefill); !ok {
+		c.leave(why, e)
 		return
 	}
 	if st.once("scrapes") {

@@ -14,6 +14,7 @@ type rankLog struct {
 	forward int64 // number of its last decode line's forward pass
 	counted bool
 	at      int64 // ns of its last line, on the axis of lines without time
+	shares  shares
 }
 
 // rankLog returns the rank's, making it where it is new.
@@ -327,13 +328,7 @@ func (s *source) judge(b *batch, p *prefix) (reason, bool) {
 			s.st.fromRank[p.rank] = usedest{b.tokens, b.usage}
 		}
 	}
-	switch step := b.step(); {
-	case !(step >= s.st.opt.MinStep):
-		return leftShort, false
-	case !(step <= s.st.opt.MaxStep):
-		return leftLong, false
-	}
-	return 0, true
+	return s.st.allowed(b.step(), s.rankLog(p.rank).prefill)
 }
 
 // step is the mean time of a decode step, s.
@@ -351,6 +346,9 @@ func (s *source) emit(b *batch, p *prefix, r *rankLog, at int64, weight float64,
 	e.Rank, e.Step, e.Running, e.Accept = p.rank, b.step(), b.running, b.accept
 	e.Graph, e.HasGraph, e.Prefill, e.Weight = b.graph, b.have&haveGraph != 0, prefilled, weight
 	e.tokens, e.share, e.pool, e.place = b.tokens, b.pre, s.poolOf(r), s.lr.line
+	if b.have&havePre != 0 {
+		e.unit = 0.01 // two decimals
+	}
 }
 
 // place returns when a line was printed. Lines without a time are taken as printed every 40 steps, one after the

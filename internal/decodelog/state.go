@@ -127,10 +127,12 @@ func newState(opt Options) *state {
 	if opt.MaxStep <= 0 {
 		opt.MaxStep = maxStep
 	}
-	return &state{
+	st := &state{
 		opt: opt, engine: opt.Engine, pools: map[int32]int64{}, fromRank: map[int32]usedest{},
 		said: map[string]bool{},
 	}
+	st.rep.Shortest.Step, st.rep.Longest.Step = opt.MinStep, opt.MaxStep
+	return st
 }
 
 // note says something once.

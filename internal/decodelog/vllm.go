@@ -220,15 +220,11 @@ func (s *source) vllmEmit(accept float64) {
 	s.vllm.wait.valid = false
 	r := s.rankLog(v.rank)
 	step := float64(v.running*accept) / v.speed
-	switch {
-	case !(step >= s.st.opt.MinStep):
-		s.leaveAt(leftShort, v.line)
-		return
-	case !(step <= s.st.opt.MaxStep):
-		s.leaveAt(leftLong, v.line)
+	if why, ok := s.st.allowed(step, v.prompt > 0); !ok {
+		s.leaveAt(why, v.line)
 		return
 	}
-	e := entry{tokens: -1, share: v.usage / v.engines, pool: s.poolOf(r), place: v.line}
+	e := entry{tokens: -1, share: v.usage / v.engines, unit: 0.001 / v.engines, pool: s.poolOf(r), place: v.line}
 	if e.share > 1.5 { // not a share
 		s.leaveAt(leftNumber, v.line)
 		return

@@ -77,7 +77,7 @@ type Result struct {
 	Counts   Counts
 	Insample float64 // median absolute relative error of the same fit on the bins it was fitted on
 	Draws    int     // of the bootstrap that counted
-	Blur     float64 // how much W may be too high, relative, as logs show tokens at moments only; the intervals include it
+	Blur     float64 // how much W may be too high, relative, as logs show tokens at moments, and rounded; the intervals include it
 	Block    int     // its block, in bins
 }
 

@@ -35,6 +35,8 @@ type Fitter struct {
 	bins    *binning  // nil until then
 	graphs  struct{ on, off int64 }
 	held    bool // some sample held tokens
+
+	rounded rounding
 	report  *decodelog.Report
 }
 
@@ -89,6 +91,7 @@ func (f *Fitter) Add(s *decodelog.Sample) {
 		return
 	}
 	id := f.rankOf(s)
+	f.round(s, &f.ranks[id])
 	m := f.ranks[id].overInterval(s)
 	f.held = f.held || s.Held > 0
 	if s.HasGraph && s.Graph {
@@ -217,16 +220,25 @@ func (r *rankTotals) overInterval(s *decodelog.Sample) decodelog.Sample {
 // meanwhile. For what changes at random it is a twelfth of the mean squared change over an interval (the variance of
 // the mean of a Brownian bridge), less where a bin holds several intervals.
 func (f *Fitter) blur(binNS int64) float64 {
-	var jumps, intervals, gaps float64
+	var jumps, intervals float64
 	for i := range f.ranks {
 		jumps += f.ranks[i].jumps
 		intervals += f.ranks[i].intervals
-		gaps += float64(f.ranks[i].intervals * float64(f.ranks[i].gap))
 	}
 	if intervals == 0 {
 		return 0
 	}
-	return jumps / intervals / 12 / max(1, float64(binNS)*intervals/max(gaps, 1e6))
+	return jumps / intervals / 12 / f.perBin(binNS)
+}
+
+// perBin is how many lines of a rank a bin usually holds, 1 at least.
+func (f *Fitter) perBin(binNS int64) float64 {
+	var intervals, gaps float64
+	for i := range f.ranks {
+		intervals += f.ranks[i].intervals
+		gaps += float64(f.ranks[i].intervals * float64(f.ranks[i].gap))
+	}
+	return max(1, float64(binNS)*intervals/max(gaps, 1e6))
 }
 
 // sources counts the inputs, and says whether one of them has several ranks.

@@ -33,7 +33,7 @@ func (f *Fitter) Result() *Result {
 		for _, v := range []*Interval{&res.A, &res.B, &res.C, &res.Weight} {
 			*v = v.stretched(by)
 		}
-		e.blur(res, d, f.blur(res.BinNS))
+		e.blur(res, d, f.blur(res.BinNS)+f.coarseness(res.BinNS))
 		res.Heldout, res.Insample = d.heldout(f.opt.Holdout)
 	}
 	f.rankView(res, fine)

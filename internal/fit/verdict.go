@@ -42,6 +42,8 @@ const (
 	CodeCurved      = "curved"
 	CodeBinLength   = "bin-length"
 	CodeMoments     = "moments"
+	CodeCoarse      = "coarse-tokens"
+	CodeLimits      = "step-limits"
 	CodeStraggler   = "straggler"
 	CodeCoupling    = "unclear-coupling"
 	CodeGraphs      = "graphs"
@@ -56,7 +58,7 @@ func Codes() []string {
 	return []string{
 		CodeNoBins, CodeFewBins, CodeNoTokens, CodeRequests, CodeTokens, CodeCollinear, CodeBNegative, CodeCNegative,
 		CodeReachesZero, CodeWide, CodeImprecise, CodeLowR2, CodePrefill, CodeOneRank, CodeMissing, CodeOutliers, CodeDrift,
-		CodeCurved, CodeBinLength, CodeMoments, CodeStraggler, CodeCoupling, CodeGraphs, CodeLeftOut, CodeIndependent, CodeLongBins, CodeThinned,
+		CodeCurved, CodeBinLength, CodeMoments, CodeCoarse, CodeLimits, CodeStraggler, CodeCoupling, CodeGraphs, CodeLeftOut, CodeIndependent, CodeLongBins, CodeThinned,
 	}
 }
 
@@ -98,6 +100,7 @@ func (e *evidence) has(code string) bool {
 // judge finds the reasons and, from them, the verdict: refused if one refuses, else weak if one weakens, else good.
 func judge(e *evidence) {
 	e.data()
+	e.limits()
 	if e.est.ok && !e.has(CodeNoBins) {
 		e.plane()
 		e.weight()
@@ -297,7 +300,14 @@ func (e *evidence) weight() {
 
 // moments judges whether lines come often enough.
 func (e *evidence) moments() {
-	if e.res.Blur > 0.05 {
+	if e.res.Blur <= 0.05 {
+		return
+	}
+	if e.f.coarseness(e.res.BinNS) > e.f.blur(e.res.BinNS) {
+		e.weaken(CodeCoarse, "take a log with longer contexts, or of a smaller pool; of vLLM scrape the metrics, which are exact",
+			"shares of the pool are told rounded, which blurs the tokens held by %s or so: the weight may come out too high by %.0f %%",
+			tokens(e.f.roundingError()), 100*e.res.Blur)
+	} else {
 		e.weaken(CodeMoments, "let the engine print more often (SGLang: --decode-log-interval 10; vLLM: scrape the metrics every second)",
 			"lines show what ranks held at moments too far apart for what changes between them: the weight may come out too high by %.0f %%", 100*e.res.Blur)
 	}

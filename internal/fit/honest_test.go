@@ -1,0 +1,77 @@
+package fit_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/kvroute/kvroute/internal/fit"
+	"github.com/kvroute/kvroute/internal/plantedlog"
+)
+
+// has says whether a result has a reason.
+func has(r *fit.Result, code string) bool {
+	return slices.ContainsFunc(r.Reasons, func(x fit.Reason) bool { return x.Code == code })
+}
+
+func fitted(t *testing.T, c cell, seed uint64) *fit.Result {
+	t.Helper()
+	r, err := c.fit(seed)
+	if err != nil {
+		t.Fatalf("%s, seed %d: %v", c.name, seed, err)
+	}
+	return r
+}
+
+// Limits of steps are there for pauses. Where decode steps are cut off by them, the rest lies on another plane.
+func TestLimitsThatCutStepsOffAreTold(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		truth   plantedlog.Truth
+		refused bool
+		want    bool
+	}{
+		{"steps around the longest", plantedlog.Truth{A: 0.18, B: 2e-3, C: 1.5e-7, Noise: 0.01}, true, true},
+		{"steps around the shortest", plantedlog.Truth{A: 0.0035, B: 5e-5, C: 5e-9, Noise: 0.01}, true, true},
+		{"pauses far beyond", plantedlog.Truth{A: 0.018, B: 5e-4, C: 1.5e-8, Noise: 0.01, Pauses: 0.1}, false, false},
+	} {
+		r := fitted(t, cell{tt.name, plantedlog.SGLang, with(tt.truth, 2), plantedlog.Design{}}, 1)
+		if got := has(r, fit.CodeLimits); got != tt.want || tt.refused && r.Verdict != fit.Refused {
+			t.Errorf("%s: verdict %s, %s told %v; want it told %v, refused %v; reasons %+v", tt.name, r.Verdict, fit.CodeLimits, got, tt.want, tt.refused, r.Reasons)
+		}
+	}
+}
+
+func with(truth plantedlog.Truth, ranks int) plantedlog.Truth {
+	truth.Ranks = ranks
+	return truth
+}
+
+// Shares of a large pool are rounded to more tokens than are held: the intervals have to know.
+func TestRoundedSharesAreTold(t *testing.T) {
+	truth := planes[1]
+	truth.Noise = 0.005
+	covered, told := 0, 0
+	const seeds = 4
+	for seed := range uint64(seeds) {
+		for _, pool := range []int64{2_000_000, 60_000_000} {
+			truth.Pool = pool
+			r := fitted(t, cell{"rounded", plantedlog.VLLM, truth, plantedlog.Design{Seconds: 3600, Context: 2000}}, seed+1)
+			w := truth.Weight()
+			switch got := has(r, fit.CodeCoarse); {
+			case pool < 60_000_000 && got:
+				t.Errorf("pool %d, seed %d: %s told, want not", pool, seed+1, fit.CodeCoarse)
+			case pool == 60_000_000:
+				if got {
+					told++
+				}
+				if r.Verdict == fit.Refused || r.Weight.Low <= w && w <= r.Weight.High {
+					covered++
+				}
+				t.Logf("seed %d: %s, W %.0f of %.0f (%.0f to %.0f), may be %.0f %% too high, told %v", seed+1, r.Verdict, r.Weight.Value, w, r.Weight.Low, r.Weight.High, 100*r.Blur, got)
+			}
+		}
+	}
+	if told < seeds-1 || covered < seeds-1 {
+		t.Errorf("of %d logs with 60,000 tokens in a unit of usage %d say so and the intervals of %d have the truth, want nearly all", seeds, told, covered)
+	}
+}
