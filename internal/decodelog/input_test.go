@@ -410,3 +410,28 @@ func TestTheSameLogTwice(t *testing.T) {
 		t.Errorf("followed: %v, notes %q", err, rep.Notes)
 	}
 }
+
+// A file among others that gives nothing is named, as is how many there are.
+func TestInputsWithoutLinesAreNamed(t *testing.T) {
+	log := string(planted(t, plantedlog.SGLang, 20_000))
+	for _, tt := range []struct {
+		more []string
+		want string
+	}{
+		{nil, ""},
+		{[]string{"nginx.log", "GET /\n"}, "nginx.log has no line that can be used"},
+		{[]string{"nginx.log", "GET /\n", "x.log", "hello\n"}, "2 inputs have no line that can be used, the first is nginx.log"},
+		{[]string{"none.log", ""}, "none.log is empty"},
+	} {
+		_, rep := must(t, Options{}, append([]string{"a.log", log}, tt.more...)...)
+		var got []string
+		for _, n := range rep.Notes {
+			if strings.Contains(n, "no line that") || strings.Contains(n, "is empty") {
+				got = append(got, n)
+			}
+		}
+		if strings.Join(got, "|") != tt.want {
+			t.Errorf("%q: notes %q, want %q", tt.more, got, tt.want)
+		}
+	}
+}

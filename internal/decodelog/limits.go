@@ -47,3 +47,37 @@ func (s *shares) change(share float64) bool {
 	s.left = max(s.left-1, 0)
 	return s.left > 0
 }
+
+// noteUnused names inputs that gave nothing, as of a pattern that matches other files, too; empty ones are told already.
+func (st *state) noteUnused(sources []*source) {
+	n, first := 0, ""
+	for _, s := range sources {
+		if s.chain < 0 && s.raw.N > 0 {
+			if n++; n == 1 {
+				first = s.name
+			}
+		}
+	}
+	switch {
+	case n == 1:
+		st.note("%s has no line that can be used", first)
+	case n > 1:
+		st.note("%d inputs have no line that can be used, the first is %s", n, first)
+	}
+}
+
+// goesOn says whether s can be what d was rotated to: some rank prints in both. Files of single ranks are named alike, too.
+func (s *source) goesOn(d *source) bool {
+	for _, e := range s.entries[s.head-1:] { // the first one is being handed over
+		if d.printed(e.Rank) {
+			return true
+		}
+	}
+	return false
+}
+
+// printed says whether a rank gave a sample.
+func (s *source) printed(rank int32) bool {
+	i := int(rank) + 1
+	return i < len(s.ranks) && s.ranks[i] != nil && s.ranks[i].given
+}

@@ -99,6 +99,7 @@ func Read(ctx context.Context, sources []Source, opt Options, each func(*Sample)
 		return rep, twice
 	}
 	st.finalNotes()
+	st.noteUnused(m.sources)
 	if rep.Used == 0 {
 		return rep, st.nothing(m.sources)
 	}
@@ -219,6 +220,7 @@ func (m *merger) hand(s *source) error {
 	}
 	e.Source = s.chain
 	m.st.saw(e.Rank)
+	s.rankLog(e.Rank).given = true
 	m.st.rep.Used++
 	m.out = e.Sample
 	return m.each(&m.out)
@@ -229,7 +231,7 @@ func (m *merger) hand(s *source) error {
 func (m *merger) link(s *source, at int64) {
 	var from *source
 	for _, d := range m.sources {
-		if d.done && !d.taken && d.chain >= 0 && d.head == len(d.entries) && d.end <= at && stem(d.name) == stem(s.name) && (from == nil || d.end > from.end) {
+		if d.done && !d.taken && d.chain >= 0 && d.head == len(d.entries) && d.end <= at && stem(d.name) == stem(s.name) && s.goesOn(d) && (from == nil || d.end > from.end) {
 			from = d
 		}
 	}

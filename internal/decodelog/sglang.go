@@ -15,6 +15,7 @@ type rankLog struct {
 	counted bool
 	at      int64 // ns of its last line, on the axis of lines without time
 	shares  shares
+	given   bool // a sample of it was handed over
 }
 
 // rankLog returns the rank's, making it where it is new.

@@ -173,6 +173,7 @@ func (f *Fitter) rankOf(s *decodelog.Sample) int32 {
 type rankTotals struct {
 	key     rankKey
 	samples int64
+	first   int64 // ns, of the first sample
 
 	// Of the sample before.
 	at            int64
@@ -210,6 +211,9 @@ func (r *rankTotals) overInterval(s *decodelog.Sample) decodelog.Sample {
 			r.note(s.Held-r.held, 2)
 		}
 		r.gap = min(gap, r.gap+r.gap/8+1e8)
+	}
+	if r.samples == 0 {
+		r.first = s.At
 	}
 	r.samples++
 	r.at, r.running, r.held = s.At, s.Running, s.Held

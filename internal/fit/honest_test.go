@@ -1,9 +1,15 @@
 package fit_test
 
 import (
+	"bytes"
+	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
+	"github.com/kvroute/kvroute/internal/decodelog"
 	"github.com/kvroute/kvroute/internal/fit"
 	"github.com/kvroute/kvroute/internal/plantedlog"
 )
@@ -73,5 +79,65 @@ func TestRoundedSharesAreTold(t *testing.T) {
 	}
 	if told < seeds-1 || covered < seeds-1 {
 		t.Errorf("of %d logs with 60,000 tokens in a unit of usage %d say so and the intervals of %d have the truth, want nearly all", seeds, told, covered)
+	}
+}
+
+// Ranks of one engine in files whose clocks differ show the busiest rank of each file, not of the step.
+func TestRanksApartAreRefused(t *testing.T) {
+	truth := with(planes[1], 4)
+	truth.Noise = 0.005
+	var log bytes.Buffer
+	if err := plantedlog.Write(&log, plantedlog.SGLang, truth, plantedlog.Design{Start: 1_785_600_000}, 1); err != nil {
+		t.Fatal(err)
+	}
+	half := [2]strings.Builder{}
+	for line := range strings.Lines(log.String()) {
+		for rank := range 4 {
+			if strings.Contains(line, fmt.Sprintf(" DP%d ", rank)) {
+				half[rank/2].WriteString(line)
+			}
+		}
+	}
+	// The log begins at 16:00 and takes twenty minutes.
+	minute := regexp.MustCompile(` 16:(\d\d):`)
+	shifted := func(minutes int) string {
+		return minute.ReplaceAllStringFunc(half[1].String(), func(s string) string {
+			m, err := strconv.Atoi(s[4:6])
+			if err != nil {
+				t.Fatal(err)
+			}
+			m += minutes
+			return fmt.Sprintf(" %d:%02d:", 16+m/60, m%60)
+		})
+	}
+	for _, tt := range []struct {
+		name   string
+		second string
+		want   bool
+	}{
+		{"one clock", half[1].String(), false},
+		{"another zone", shifted(300), true},
+		{"five minutes off", shifted(5), true},
+	} {
+		f := fit.New(fit.Options{})
+		report, err := decodelog.Read(t.Context(), []decodelog.Source{
+			{Name: "node0.log", R: strings.NewReader(half[0].String())}, {Name: "node1.log", R: strings.NewReader(tt.second)},
+		}, decodelog.Options{}, func(s *decodelog.Sample) error {
+			f.Add(s)
+			return nil
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		f.Describe(report)
+		r := f.Result()
+		if got := has(r, fit.CodeMissing); got != tt.want || tt.want != (r.Verdict == fit.Refused) {
+			t.Errorf("%s: %s, %s told %v, want %v: %+v", tt.name, r.Verdict, fit.CodeMissing, got, tt.want, r.Reasons)
+		}
+		for i, rank := range r.Ranks {
+			if want := int32(i / 2); rank.Source != want {
+				t.Errorf("%s: rank %d is of input %d, want %d", tt.name, rank.Rank, rank.Source, want)
+			}
+		}
 	}
 }

@@ -44,12 +44,17 @@ func (e *evidence) view(key rankKey) int {
 	return slices.IndexFunc(e.res.Ranks, func(r Rank) bool { return r.Source == key.source && r.Rank == key.rank })
 }
 
+// input is the name of an input.
+func (f *Fitter) input(source int32) string {
+	if f.report != nil && int(source) < len(f.report.Inputs) {
+		return f.report.Inputs[source]
+	}
+	return fmt.Sprintf("input %d", source+1)
+}
+
 // name is what operators know a rank by: its number, and the input where there are several.
 func (f *Fitter) name(key rankKey) string {
-	input := fmt.Sprintf("input %d", key.source+1)
-	if f.report != nil && int(key.source) < len(f.report.Inputs) {
-		input = f.report.Inputs[key.source]
-	}
+	input := f.input(key.source)
 	n, _ := f.sources()
 	switch {
 	case key.rank == decodelog.NoRank:

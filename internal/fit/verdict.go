@@ -232,6 +232,13 @@ func (e *evidence) ranks() {
 			missing = append(missing, r)
 		}
 	}
+	switch {
+	case len(missing) > 0:
+	case e.res.Unit == UnitSource:
+		e.apart(top)
+	default:
+		e.strangers()
+	}
 	if len(missing) > 0 {
 		e.refuse(CodeMissing, hint, "ranks %s of 0 to %d print no decode steps: they are idle or not in this log, and if one of them is busier, steps wait for it unseen", list(missing), top)
 	}
