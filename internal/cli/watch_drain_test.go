@@ -95,7 +95,7 @@ func TestDrainIsWatchedOverSSH(t *testing.T) {
 	host, port, _ := strings.Cut(engine, ":")
 	running(t, ctx, "engine", "--listen", engine, "--events", "tcp://"+host+":0", "--replay", "tcp://"+host+":0", "--capacity", "500")
 	serve := exec.CommandContext(ctx, filepath.Join(binDir, "kvroute"), "serve", "--listen", addr, "--worker", "http://"+engine,
-		"--router-tokenizer-path", model, "--watch-ssh", screens, "--watch-ssh-authorized-keys", key+".pub", "--watch-ssh-host-key", filepath.Join(dir, "host"))
+		"--router-tokenizer-path", model, "--watch-ssh", screens, "--watch-ssh-authorized-keys", key+".pub", "--watch-ssh-host-key", filepath.Join(dir, "host"), "--drain-delay", "1s")
 	var log heard
 	serve.Stderr = &log
 	if err := serve.Start(); err != nil {
