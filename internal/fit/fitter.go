@@ -174,6 +174,7 @@ type rankTotals struct {
 	key     rankKey
 	samples int64
 	first   int64 // ns, of the first sample
+	turns   turns
 
 	// Of the sample before.
 	at            int64
@@ -211,6 +212,9 @@ func (r *rankTotals) overInterval(s *decodelog.Sample) decodelog.Sample {
 			r.note(s.Held-r.held, 2)
 		}
 		r.gap = min(gap, r.gap+r.gap/8+1e8)
+	}
+	if !s.Meanwhile {
+		r.turns.add(s.Held)
 	}
 	if r.samples == 0 {
 		r.first = s.At

@@ -141,3 +141,48 @@ func TestRanksApartAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// Logs of several engines that are mixed into one, as by kubectl logs of several pods, are of no engine.
+func TestEnginesMixedAreRefused(t *testing.T) {
+	one := func(seed uint64, d plantedlog.Design) []string {
+		var log bytes.Buffer
+		if err := plantedlog.Write(&log, plantedlog.SGLangDynamo, with(planes[1], 1), d, seed); err != nil {
+			t.Fatal(err)
+		}
+		return slices.Collect(strings.Lines(log.String()))
+	}
+	short, waves := plantedlog.Design{Context: 1500, Output: 100}, plantedlog.Design{Fixed: true, Flat: true, Output: 80}
+	for _, tt := range []struct {
+		name string
+		logs [][]string
+		want bool
+	}{
+		{"one", [][]string{one(1, plantedlog.Design{})}, false},
+		{"one, short answers", [][]string{one(1, short)}, false},
+		{"one, waves", [][]string{one(1, waves)}, false},
+		{"two", [][]string{one(1, plantedlog.Design{}), one(2, plantedlog.Design{Load: 8})}, true},
+		{"two, short answers", [][]string{one(1, short), one(2, short)}, true},
+		{"three", [][]string{one(1, plantedlog.Design{}), one(2, plantedlog.Design{}), one(3, plantedlog.Design{})}, true},
+	} {
+		var mixed []string
+		for i, at := 0, 0; i < len(tt.logs[0]); i++ { // in the order of lines, which is nearly that of times
+			for _, log := range tt.logs {
+				if at = i * len(log) / len(tt.logs[0]); at < len(log) {
+					mixed = append(mixed, log[at])
+				}
+			}
+		}
+		f := fit.New(fit.Options{})
+		report, err := decodelog.Read(t.Context(), []decodelog.Source{{Name: "pods.log", R: strings.NewReader(strings.Join(mixed, ""))}}, decodelog.Options{}, func(s *decodelog.Sample) error {
+			f.Add(s)
+			return nil
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		f.Describe(report)
+		if r := f.Result(); has(r, fit.CodeSeveral) != tt.want || tt.want && r.Verdict != fit.Refused {
+			t.Errorf("%s: %s, want %s told %v: %+v", tt.name, r.Verdict, fit.CodeSeveral, tt.want, r.Reasons)
+		}
+	}
+}

@@ -37,6 +37,7 @@ const (
 	CodePrefill     = "prefill"
 	CodeOneRank     = "one-rank"
 	CodeMissing     = "missing-ranks"
+	CodeSeveral     = "several-engines"
 	CodeOutliers    = "outliers"
 	CodeDrift       = "drift"
 	CodeCurved      = "curved"
@@ -57,7 +58,7 @@ const (
 func Codes() []string {
 	return []string{
 		CodeNoBins, CodeFewBins, CodeNoTokens, CodeRequests, CodeTokens, CodeCollinear, CodeBNegative, CodeCNegative,
-		CodeReachesZero, CodeWide, CodeImprecise, CodeLowR2, CodePrefill, CodeOneRank, CodeMissing, CodeOutliers, CodeDrift,
+		CodeReachesZero, CodeWide, CodeImprecise, CodeLowR2, CodePrefill, CodeOneRank, CodeMissing, CodeSeveral, CodeOutliers, CodeDrift,
 		CodeCurved, CodeBinLength, CodeMoments, CodeCoarse, CodeLimits, CodeStraggler, CodeCoupling, CodeGraphs, CodeLeftOut, CodeIndependent, CodeLongBins, CodeThinned,
 	}
 }
@@ -163,6 +164,9 @@ func (e *evidence) data() {
 		return
 	}
 	e.ranges()
+	if !e.has(CodeRequests) && !e.has(CodeTokens) && !e.has(CodeCollinear) { // waves of equal requests come in turn, too
+		e.turns()
+	}
 }
 
 // ranges judges whether requests and tokens vary enough, and not together.
