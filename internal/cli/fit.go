@@ -192,6 +192,9 @@ func (a *app) fit(ctx context.Context, f *fitFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
+	if a.given("every") && !f.follow {
+		return usage("--every without --follow", "--every", "logs that do not grow are told once", "add --follow")
+	}
 	out, err := a.openFitFiles(f)
 	defer out.abort()
 	if err != nil {

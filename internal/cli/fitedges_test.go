@@ -73,7 +73,7 @@ func TestFitFollowInterrupted(t *testing.T) {
 		stderr      string
 	}{
 		{300, exitOK, ""},
-		{30, exitThreshold, "kvroute: the fit is refused: only 20 bins of 3 s have decode steps; 30 are the least\nhint: "},
+		{30, exitThreshold, "kvroute: the fit is refused: bins of 3s with decode steps: 20, and 30 are the least\nhint: "},
 	} {
 		path := writeFile(t, filepath.Join(t.TempDir(), "grows.log"), steady(tt.lines))
 		ctx, cancel := context.WithCancel(context.Background())

@@ -87,7 +87,7 @@ func TestFitOfEveryEngine(t *testing.T) {
 			what := "--engine " + engine + " on " + k.name
 			switch {
 			case k.name == "sglang" && (engine == "auto" || engine == "sglang"), k.name == "vllm" && (engine == "auto" || engine == "vllm"):
-				if code != exitThreshold || !strings.Contains(stderr, "the fit is refused: only 1 bins") {
+				if code != exitThreshold || !strings.Contains(stderr, "the fit is refused: bins of 3s with decode steps: 1, ") {
 					t.Errorf("%s: exit code %d, stderr %q; want a fit that is refused for one bin", what, code, stderr)
 				}
 			case k.name == "damaged" && engine != "kvroute": // the first line, which is whole, is not that of a recording

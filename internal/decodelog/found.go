@@ -81,8 +81,12 @@ func leftHint(r reason) string {
 		return "give the log as the engine wrote it"
 	case leftPool:
 		return "give --pool-tokens, or the start-up line that has max_total_num_tokens"
-	case leftIdle, leftStill, leftNoSteps, leftLong:
+	case leftIdle, leftStill, leftNoSteps:
 		return "take the log while requests are decoded"
+	case leftLong:
+		return "take the log while requests are decoded, or raise --max-step if decode steps do take so long"
+	case leftShort:
+		return "lower --min-step if decode steps do take so little"
 	case leftBare:
 		return "use a version of the engine that prints gen throughput"
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/kvroute/kvroute/internal/decodelog"
 )
@@ -152,11 +153,11 @@ func (e *evidence) data() {
 		return
 	}
 	e.ranks()
-	length := float64(e.res.BinNS) / 1e9
+	length := time.Duration(e.res.BinNS)
 	if bins < minBins {
-		e.refuse(CodeFewBins, hintLonger, "only %d bins of %g s have decode steps; %d are the least", bins, length, minBins)
+		e.refuse(CodeFewBins, hintLonger, "bins of %s with decode steps: %d, and %d are the least", length, bins, minBins)
 	} else if bins < thinBins {
-		e.weaken(CodeFewBins, hintLonger, "only %d bins of %g s have decode steps; %d or more would say more", bins, length, thinBins)
+		e.weaken(CodeFewBins, hintLonger, "bins of %s with decode steps: %d, and %d or more would say more", length, bins, thinBins)
 	}
 	if !e.f.held {
 		e.refuse(CodeNoTokens, "give the pool of a rank in tokens (--pool-tokens), or take a log that tells the tokens held",
