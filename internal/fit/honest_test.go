@@ -30,6 +30,7 @@ func fitted(t *testing.T, c cell, seed uint64) *fit.Result {
 
 // Limits of steps are there for pauses. Where decode steps are cut off by them, the rest lies on another plane.
 func TestLimitsThatCutStepsOffAreTold(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name    string
 		truth   plantedlog.Truth
@@ -54,14 +55,15 @@ func with(truth plantedlog.Truth, ranks int) plantedlog.Truth {
 
 // Shares of a large pool are rounded to more tokens than are held: the intervals have to know.
 func TestRoundedSharesAreTold(t *testing.T) {
+	t.Parallel()
 	truth := planes[1]
 	truth.Noise = 0.005
 	covered, told := 0, 0
-	const seeds = 4
+	const seeds = 3
 	for seed := range uint64(seeds) {
 		for _, pool := range []int64{2_000_000, 60_000_000} {
 			truth.Pool = pool
-			r := fitted(t, cell{"rounded", plantedlog.VLLM, truth, plantedlog.Design{Seconds: 3600, Context: 2000}}, seed+1)
+			r := fitted(t, cell{"rounded", plantedlog.VLLM, truth, plantedlog.Design{Seconds: 1800, Context: 2000}}, seed+1)
 			w := truth.Weight()
 			switch got := has(r, fit.CodeCoarse); {
 			case pool < 60_000_000 && got:
@@ -144,6 +146,7 @@ func TestRanksApartAreRefused(t *testing.T) {
 
 // Logs of several engines that are mixed into one, as by kubectl logs of several pods, are of no engine.
 func TestEnginesMixedAreRefused(t *testing.T) {
+	t.Parallel()
 	one := func(seed uint64, d plantedlog.Design) []string {
 		var log bytes.Buffer
 		if err := plantedlog.Write(&log, plantedlog.SGLangDynamo, with(planes[1], 1), d, seed); err != nil {
