@@ -92,7 +92,7 @@ func TestDrainIsWatchedOverSSH(t *testing.T) {
 		}
 	}
 	engine, addr, screens := freeAddr(t), freeAddr(t), freeAddr(t)
-	host, port, _ := strings.Cut(engine, ":")
+	host, _, _ := strings.Cut(engine, ":")
 	running(t, ctx, "engine", "--listen", engine, "--events", "tcp://"+host+":0", "--replay", "tcp://"+host+":0", "--capacity", "500")
 	serve := exec.CommandContext(ctx, filepath.Join(binDir, "kvroute"), "serve", "--listen", addr, "--worker", "http://"+engine,
 		"--router-tokenizer-path", model, "--watch-ssh", screens, "--watch-ssh-authorized-keys", key+".pub", "--watch-ssh-host-key", filepath.Join(dir, "host"), "--drain-delay", "1s")
@@ -105,7 +105,7 @@ func TestDrainIsWatchedOverSSH(t *testing.T) {
 	go func() { served <- serve.Wait() }()
 	answers(t, "http://"+addr+"/ready", `"ready"`)
 
-	host, port, _ = strings.Cut(screens, ":")
+	host, port, _ := strings.Cut(screens, ":")
 	ssh := exec.CommandContext(ctx, "ssh", "-tt", "-F", "none", "-i", key, "-p", port, "-o", "StrictHostKeyChecking=no",
 		"-o", "UserKnownHostsFile="+os.DevNull, "-o", "LogLevel=ERROR", "-o", "IdentitiesOnly=yes", "watcher@"+host)
 	ssh.Env = append(os.Environ(), "TERM=xterm")
