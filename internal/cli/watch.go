@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -178,14 +179,23 @@ func (a *app) watch(ctx context.Context, f *watchFlags, intervalSet, urlSet bool
 			return usage("cannot record", "--record "+f.record, pathWhy(err), "")
 		}
 		defer file.Close() // each line is written when it comes
+		defer func() {     // where it stays when the screen is gone
+			if err := c.Tape.Err(); err != nil && mode != watchOnce {
+				a.warn("the recording %s ended early: %v", f.record, err)
+			}
+			if !c.Tape.Empty() {
+				return
+			}
+			// It would only be in the way of the next one.
+			if err := os.Remove(f.record); err != nil {
+				a.warn("the recording %s has nothing in it, and cannot be removed: %s", f.record, pathWhy(err))
+			} else if mode == watchScreen {
+				a.warn("nothing was recorded: %s gave no snapshot", u.Redacted())
+			}
+		}()
 		if c.Tape, err = tui.NewTape(file, u.Redacted(), f.recordMax); err != nil {
 			return failed("cannot record", f.record, err)
 		}
-		defer func() {
-			if err := c.Tape.Err(); err != nil && mode != watchOnce { // where it stays when the screen is gone
-				a.warn("the recording %s ended early: %v", f.record, err)
-			}
-		}()
 	}
 	r := tui.NewRemote(c)
 	if mode == watchScreen {
@@ -201,7 +211,7 @@ func (a *app) screen(ctx context.Context, src tui.Source, f *watchFlags) error {
 		ctx, stop = signal.NotifyContext(ctx, syscall.SIGHUP)
 		defer stop()
 	}
-	err := tui.Run(ctx, src, tui.Options{ASCII: f.ascii, NoColor: !a.color(), Mouse: f.mouse}, a.stdin, a.stdout)
+	err := tui.Run(ctx, src, tui.Options{ASCII: f.ascii || !tui.UTF8(func(name string) string { return a.env[name] }), NoColor: !a.color(), Mouse: f.mouse}, a.stdin, a.stdout)
 	var own *tui.Fault
 	switch {
 	case errors.As(err, &own):
@@ -316,8 +326,11 @@ func watchFault(name string, err error) error {
 	return &fault{code: exitUnreachable, what: "cannot reach the router", where: name, why: err.Error(), hint: "is it running, and is this the address of its --listen or --admin-listen?", err: err}
 }
 
-// watchURL is the address of a router.
+// watchURL is the address of a router; http where it names no scheme.
 func watchURL(text string) (*url.URL, error) {
+	if text != "" && !strings.Contains(text, "://") {
+		text = "http://" + text
+	}
 	u, err := url.Parse(text)
 	const hint = "a router's address looks like " + defaultRouter
 	switch {

@@ -219,6 +219,22 @@ func TestWatchLeavesTheTerminal(t *testing.T) {
 	}
 }
 
+// TestWatchByTheLocale: what cannot show UTF-8 gets none, without being asked for --ascii.
+func TestWatchByTheLocale(t *testing.T) {
+	url := tellingRouter(t).URL
+	for _, c := range []struct{ locale, shows string }{{"C", "* trusted"}, {"C.UTF-8", "● trusted"}} {
+		t.Run(c.locale, func(t *testing.T) {
+			t.Parallel()
+			x := onTerminal(t, []string{"LC_ALL=" + c.locale, "NO_COLOR=1"}, filepath.Join(binDir, "kvroute"), "watch", url)
+			x.expect(0, c.shows)
+			x.press("q")
+			if code := x.code(); code != 0 {
+				t.Errorf("exit code %d, want 0", code)
+			}
+		})
+	}
+}
+
 // TestWatchLeavesTheTerminalAfterAFault: a panic too, in whichever goroutine it is, gives the terminal back, and tells.
 func TestWatchLeavesTheTerminalAfterAFault(t *testing.T) {
 	for _, c := range []struct{ where, keys string }{

@@ -73,7 +73,11 @@ func writeState(w io.Writer, s *snapshot.Snapshot, played bool) error {
 	}
 	for i := range s.Warnings {
 		if x := &s.Warnings[i]; x.OverMS == nil {
-			fmt.Fprintf(w, "%s: %s: %s\n", tui.Clean(x.Severity), tui.Clean(x.RouteKey), tui.Clean(x.Text))
+			where := ""
+			if x.RouteKey != "" { // else it is the router's own
+				where = tui.Clean(x.RouteKey) + ": "
+			}
+			fmt.Fprintf(w, "%s: %s%s\n", tui.Clean(x.Severity), where, tui.Clean(x.Text))
 		}
 	}
 	return nil

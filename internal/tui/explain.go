@@ -16,7 +16,7 @@ import (
 // ask fetches a decision's full record.
 func (m *Model) ask(pick uint64) tea.Cmd {
 	m.over = explainOverlay
-	m.full = explained{pick: pick, busy: true}
+	m.full = explained{pick: pick, run: m.pic.snap.Run, busy: true}
 	explain := m.explain
 	return func() tea.Msg {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -68,6 +68,7 @@ const (
 // explained is the decision that is shown in full.
 type explained struct {
 	pick   uint64
+	run    string // of the router that was asked
 	busy   bool
 	err    string
 	lines  []string // clean

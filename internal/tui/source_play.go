@@ -111,13 +111,14 @@ func (p *Playback) Run(ctx context.Context, send func(Update)) {
 				at = max(at, shown.AtMS)
 			}
 		}
-		state.AtMS = at
+		to = max(to, at) // a file may still be written
+		state.AtMS, state.ToMS = at, to
 		play := state
 		u := Update{Snap: shown, Link: Live, Play: &play}
 		if over != nil {
 			u.Link, u.Reason = Ended, "the recording ends here"
 			if !errors.Is(over, io.EOF) {
-				u.Reason = over.Error()
+				u.Reason, u.Notice = over.Error(), over.Error()
 			}
 		}
 		send(u)

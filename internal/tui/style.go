@@ -7,6 +7,16 @@ import (
 	"charm.land/lipgloss/v2"
 )
 
+// UTF8 says whether a terminal's locale, by its variables, is one of UTF-8, or not told.
+func UTF8(variable func(name string) string) bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if v := strings.ToLower(variable(name)); v != "" {
+			return strings.Contains(v, "utf-8") || strings.Contains(v, "utf8")
+		}
+	}
+	return true
+}
+
 // tone is what a piece of text means. Meaning is never told by a tone alone: a word or a symbol stands beside it.
 type tone uint8
 

@@ -27,6 +27,7 @@ type Tape struct {
 	left  int64 // bytes that may be written
 	limit int64
 	whole int64 // AtMS of the last whole one; 0: none yet
+	kept  bool  // a snapshot is on it
 	err   error // why it ended
 }
 
@@ -47,6 +48,9 @@ func (t *Tape) Err() error {
 	}
 	return t.err
 }
+
+// Empty says that nothing was recorded: no router has answered, or its first snapshot could not be written.
+func (t *Tape) Empty() bool { return t == nil || !t.kept }
 
 // Write takes s, which came as raw: itself, or the delta that led to it. After an error, which is told once,
 // nothing more is written; what was written before is a whole tape unless a write failed half way.
@@ -73,6 +77,7 @@ func (t *Tape) Write(s *snapshot.Snapshot, raw []byte) error {
 		line = b.Bytes()
 	}
 	t.err = t.line(line)
+	t.kept = t.kept || t.err == nil
 	return t.err
 }
 

@@ -158,13 +158,15 @@ func (m *Model) rule(w int, title, right string, focused bool) string {
 		k = accent
 	}
 	g := m.theme.g
-	l.put(k, strings.Repeat(g.rule, 2)+" ")
-	if focused {
-		l.put(strong, title)
-	} else {
-		l.put(plain, title)
+	if title != "" {
+		l.put(k, strings.Repeat(g.rule, 2)+" ")
+		if focused {
+			l.put(strong, title)
+		} else {
+			l.put(plain, title)
+		}
+		l.put(plain, " ")
 	}
-	l.put(plain, " ")
 	if n := l.room() - width(right) - 4; n > 0 && right != "" {
 		l.put(k, strings.Repeat(g.rule, n)+" ").put(dim, right).put(k, " "+g.rule+g.rule)
 	}

@@ -346,7 +346,11 @@ func (m *Model) detail(a area) []string {
 	}
 	i, ok := m.pic.byKey[m.pic.nameAt(workersPanel, m.row(workersPanel))]
 	if !ok {
-		return []string{m.rule(a.w, "", "", false), spaces(a.w), spaces(a.w)}
+		right := ""
+		if m.lists[workersPanel].filter != "" { // it stands nowhere else
+			right = m.position(workersPanel)
+		}
+		return []string{m.rule(a.w, "", right, false), spaces(a.w), spaces(a.w)}
 	}
 	w := &m.pic.snap.Workers[i]
 	lines := []string{m.rule(a.w, t.text(w.RouteKey), m.position(workersPanel), false)}

@@ -198,7 +198,11 @@ func (m *Model) explanation() []string {
 	if n := len(e.lines); n > 0 {
 		right = "lines " + strconv.Itoa(e.top+1) + "-" + strconv.Itoa(min(n, e.top+m.overlayRows())) + " of " + strconv.Itoa(n)
 	}
-	lines := []string{m.rule(m.w, "decision "+"#"+strconv.FormatUint(e.pick, 10), right, true)}
+	title := "decision #" + strconv.FormatUint(e.pick, 10)
+	if e.run != m.pic.snap.Run { // its numbers begin anew with each run
+		title += ", before the router's restart"
+	}
+	lines := []string{m.rule(m.w, title, right, true)}
 	put := func(k tone, s string) {
 		lines = append(lines, m.line(m.w).put(k, s).end())
 	}

@@ -215,7 +215,7 @@ func (x *screen) run(key gossh.PublicKey) string {
 	profile := colorprofile.Env(env)
 	width, height := size(x.pty.Window)
 	src := &source{hub: x.srv.cfg.Hub, name: x.srv.cfg.Name, interval: lim.Interval}
-	model := tui.New(src, tui.Options{ASCII: !utf8(env), NoColor: profile < colorprofile.ANSI, Width: width, Height: height})
+	model := tui.New(src, tui.Options{ASCII: !tui.UTF8(variable(env)), NoColor: profile < colorprofile.ANSI, Width: width, Height: height})
 	x.idle = time.AfterFunc(time.Hour, func() { x.end(fmt.Sprintf("no key was pressed for %v", lim.Idle)) })
 	x.idle.Stop()
 	defer x.idle.Stop()
@@ -304,17 +304,16 @@ func known(env []string) []string {
 	})
 }
 
-// utf8 says whether a client's locale is one of UTF-8, or not told.
-func utf8(env []string) bool {
-	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+// variable returns a lookup of a client's variables, "" for what is not set.
+func variable(env []string) func(name string) string {
+	return func(name string) string {
 		for _, v := range env {
-			if value, ok := strings.CutPrefix(v, name+"="); ok && value != "" {
-				value = strings.ToLower(value)
-				return strings.Contains(value, "utf-8") || strings.Contains(value, "utf8")
+			if n, value, _ := strings.Cut(v, "="); n == name {
+				return value
 			}
 		}
+		return ""
 	}
-	return true
 }
 
 // guarded is a writer whose reader must not wait too long.
