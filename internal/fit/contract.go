@@ -107,7 +107,7 @@ type Rank struct {
 	Source, Rank                    int32
 	Samples                         int64
 	MeanRunning, MeanHeld, MeanStep float64
-	Busiest                         float64 // share of the bins in which it had most requests
+	Busiest                         float64 // share of the bins in which it had most requests; ranks that had as many share a bin
 	Residual                        float64 // s; median of its steps less the bin's median: a straggler's is positive
 }
 

@@ -222,3 +222,20 @@ func TestReadingOrder(t *testing.T) {
 		t.Errorf("a sample 50 minutes before all others: %d late, want 1", r.Counts.Late)
 	}
 }
+
+func TestRanksThatAreEquallyBusyShareABin(t *testing.T) {
+	var samples []decodelog.Sample
+	for i := range 50 {
+		for rank := range int32(4) {
+			running := 3.0
+			if rank == 3 && i%5 == 0 {
+				running = 4
+			}
+			samples = append(samples, decodelog.Sample{At: int64(i) * 3e9, Rank: rank, Step: 0.02, Running: running, Held: 1000, Accept: 1, Measured: true, Meanwhile: true})
+		}
+	}
+	want := []float64{0.2, 0.2, 0.2, 0.4}
+	for i, r := range fitSamples(samples, fit.Options{}).Ranks {
+		near(t, fmt.Sprint("share of rank ", r.Rank), r.Busiest, want[i], 1e-12)
+	}
+}

@@ -9,9 +9,10 @@ import (
 func (f *Fitter) rankView(res *Result, t tables) {
 	res.Spread = Spread{Requests: math.NaN(), Tokens: math.NaN(), Saved: math.NaN(), Straggler: -1}
 	type sums struct {
-		bins, busiest int
-		r, t, y       float64
-		residuals     []float64
+		bins      int
+		busiest   float64
+		r, t, y   float64
+		residuals []float64
 	}
 	all := make([]sums, len(f.ranks))
 	rows := t.rank.rows
@@ -22,11 +23,14 @@ func (f *Fitter) rankView(res *Result, t tables) {
 		for j < len(rows) && rows[j].index == rows[i].index {
 			j++
 		}
-		busiest := i
+		most, sharing := 0.0, 0.0
 		scratch = scratch[:0]
 		for k := i; k < j; k++ {
-			if rows[k].r > rows[busiest].r {
-				busiest = k
+			switch r := rows[k].r; {
+			case r > most:
+				most, sharing = r, 1
+			case r == most:
+				sharing++
 			}
 			scratch = append(scratch, rows[k].y)
 		}
@@ -41,8 +45,10 @@ func (f *Fitter) rankView(res *Result, t tables) {
 			if j-i > 1 {
 				s.residuals = append(s.residuals, rows[k].y-mid)
 			}
+			if rows[k].r == most {
+				s.busiest += 1 / sharing
+			}
 		}
-		all[rows[busiest].id].busiest++
 		i = j
 	}
 	for id := range f.ranks {
@@ -50,7 +56,7 @@ func (f *Fitter) rankView(res *Result, t tables) {
 		r := Rank{Source: f.ranks[id].key.source, Rank: f.ranks[id].key.rank, Samples: f.ranks[id].samples}
 		n := float64(s.bins)
 		r.MeanRunning, r.MeanHeld, r.MeanStep = s.r/n, s.t/n, s.y/n
-		r.Busiest = float64(s.busiest) / float64(sharedBins)
+		r.Busiest = s.busiest / float64(sharedBins)
 		r.Residual = math.NaN()
 		if len(s.residuals) > 0 {
 			r.Residual = median(s.residuals)
