@@ -225,13 +225,13 @@ func TestReadingOrder(t *testing.T) {
 
 func TestRanksThatAreEquallyBusyShareABin(t *testing.T) {
 	var samples []decodelog.Sample
-	for i := range 50 {
+	for i := range 150 {
 		for rank := range int32(4) {
 			running := 3.0
-			if rank == 3 && i%5 == 0 {
+			if rank == 3 && i/3%5 == 0 {
 				running = 4
 			}
-			samples = append(samples, decodelog.Sample{At: int64(i) * 3e9, Rank: rank, Step: 0.02, Running: running, Held: 1000, Accept: 1, Measured: true, Meanwhile: true})
+			samples = append(samples, decodelog.Sample{At: int64(i) * 1e9, Rank: rank, Step: 0.02, Running: running, Held: 1000, Accept: 1, Measured: true, Meanwhile: true})
 		}
 	}
 	want := []float64{0.2, 0.2, 0.2, 0.4}
