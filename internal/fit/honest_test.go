@@ -3,6 +3,7 @@ package fit_test
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"regexp"
 	"slices"
 	"strconv"
@@ -186,6 +187,23 @@ func TestEnginesMixedAreRefused(t *testing.T) {
 		f.Describe(report)
 		if r := f.Result(); has(r, fit.CodeSeveral) != tt.want || tt.want && r.Verdict != fit.Refused {
 			t.Errorf("%s: %s, want %s told %v: %+v", tt.name, r.Verdict, fit.CodeSeveral, tt.want, r.Reasons)
+		}
+	}
+}
+
+// Tokens that are drawn anew for every line, as no engine holds them but a test may, are those of one engine.
+func TestRandomTokensAreNotInTurn(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 9))
+		var samples []decodelog.Sample
+		for i := range 100 + int64(seed) {
+			running, held := float64(1+rng.IntN(30)), float64(1000+rng.IntN(500_000))
+			samples = append(samples, decodelog.Sample{
+				At: i * 3e9, Rank: decodelog.NoRank, Step: 0.018 + 5e-4*running + 1.5e-8*held, Running: running, Held: held, Accept: 1, Measured: true,
+			})
+		}
+		if r := fitSamples(samples, fit.Options{Draws: 20}); has(r, fit.CodeSeveral) {
+			t.Errorf("seed %d: %+v", seed, r.Reasons)
 		}
 	}
 }

@@ -31,10 +31,12 @@ func (t *turns) add(held float64) {
 }
 
 // inTurn says whether several engines seem to print. Planted logs of one engine, also in waves of requests, have 1.1 at
-// least, those of two or three mixed 0.75 at most, so that anything between is as good a limit.
+// least, those of two or three mixed 0.75 at most, so that anything between is as good a limit. Tokens that have nothing to do
+// with those of the line before have 1, give or take 1/sqrt(lines) at each distance: few lines need to show more.
 func (t *turns) inTurn() bool {
-	const limit = 0.85
-	return t.lines >= minBins && slices.Min(t.jumps[1:]) < limit*t.jumps[0]
+	const least, sure = 0.15, 4
+	less := 1 - slices.Min(t.jumps[1:])/t.jumps[0]
+	return t.lines >= minBins && less > max(least, sure/math.Sqrt(float64(t.lines)))
 }
 
 // turns judges whether the lines of a rank are those of one engine.
