@@ -3,6 +3,7 @@ package tui
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -101,5 +102,18 @@ func TestExplanationOutlivesTheRun(t *testing.T) {
 	restarted.Run, restarted.Seq = "another", 1
 	if got := sees(after(m, live(&restarted))); !strings.Contains(got, says) {
 		t.Errorf("want it said that the decision is of a former run:\n%s", got)
+	}
+}
+
+// TestNamesOfWorkersThatAreGone: a fleet that has shrunk leaves its workers' names in the decisions readable.
+func TestNamesOfWorkersThatAreGone(t *testing.T) {
+	s := *fleetScene(4, agg, 0)
+	s.Workers = nil
+	s.Picks = slices.Clone(s.Picks)
+	for i := range s.Picks {
+		s.Picks[i].RouteKey = "10.20.30.40:30001"
+	}
+	if got := sees(after(at(100, 24, Options{}, live(&s)), press("3"))); !strings.Contains(got, " 10.20.30.40:30001 ") {
+		t.Errorf("the name is cut:\n%s", got)
 	}
 }

@@ -2,6 +2,7 @@ package tui
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/kvroute/kvroute/internal/snapshot"
 )
@@ -46,7 +47,7 @@ func (m *Model) picks(a area, title string, idx []int, own bool) []string {
 		right = "3 opens"
 	}
 	lines := []string{m.rule(a.w, title, right, focused)}
-	c := fitPicks(a.w, m.longestName(), own)
+	c := fitPicks(a.w, m.longestPicked(a, idx), own)
 	h := m.line(a.w).put(plain, " ")
 	h.num(dim, "ago", 4)
 	if c.id {
@@ -188,6 +189,23 @@ func (m *Model) decisions() []string {
 // latest is the feed beside the fleet.
 func (m *Model) latest(a area) []string {
 	return m.picks(a, "decisions", m.pic.picks, false)
+}
+
+// longestPicked is longestName with the names that are shown of workers which are gone.
+func (m *Model) longestPicked(a area, idx []int) int {
+	longest, top := m.longestName(), 0
+	if !a.decoration {
+		top = m.lists[a.panel].top
+	}
+	for _, i := range idx[min(top, len(idx)):min(top+a.rows, len(idx))] {
+		p := &m.pic.snap.Picks[i]
+		for _, name := range []string{p.RouteKey, p.RunnerUp} {
+			if _, here := m.pic.byKey[name]; !here && longest < nameMax {
+				longest = max(longest, width(strings.TrimRight(m.theme.name(name, nameMax), " ")))
+			}
+		}
+	}
+	return longest
 }
 
 // explanation is a decision in full.
