@@ -167,6 +167,7 @@ var thirdParty = []struct {
 	{"charm.land/lipgloss/v2", []string{"internal/tui"}, "colours"},
 	{"github.com/charmbracelet/x/ansi", []string{"internal/tui"}, "widths of text as terminals have them"},
 	{"github.com/charmbracelet/colorprofile", []string{"internal/tui", "internal/watchssh"}, "how many colours a terminal has"},
+	{"github.com/charmbracelet/ultraviolet", []string{"internal/watchssh"}, "keys of terminals that are far away"},
 	{"charm.land/wish/v2", []string{"internal/watchssh"}, "serving SSH"},
 	{"charm.land/ssh", []string{"internal/watchssh"}, "serving SSH: what wish is made of"},
 	{"golang.org/x/crypto/ssh", []string{"internal/watchssh", "internal/cli"}, "public keys, the protocol"},

@@ -176,6 +176,9 @@ func (x *screen) resize(sizes <-chan ssh.Window) {
 	}
 }
 
+// resizeEvery is the shortest time between two sizes that are drawn, however many a client tells.
+const resizeEvery = 50 * time.Millisecond
+
 // fit tells the program the sizes.
 func (x *screen) fit(ctx context.Context, p *tea.Program) {
 	for {
@@ -185,6 +188,11 @@ func (x *screen) fit(ctx context.Context, p *tea.Program) {
 		case w := <-x.sizes:
 			width, height := size(w)
 			p.Send(tea.WindowSizeMsg{Width: width, Height: height})
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(resizeEvery):
 		}
 	}
 }
@@ -219,14 +227,16 @@ func (x *screen) run(key gossh.PublicKey) string {
 	x.idle = time.AfterFunc(time.Hour, func() { x.end(fmt.Sprintf("no key was pressed for %v", lim.Idle)) })
 	x.idle.Stop()
 	defer x.idle.Stop()
-	in := &watchful{r: x.sess, seen: x.touch}
+	in := &typed{r: x.sess, now: time.Now, seen: x.touch, over: func() { x.end(tooMuch) }}
 	out := &guarded{w: x.sess, limit: lim.Stuck, stuck: func() {
 		why := "the client did not take what was drawn"
 		x.ended.CompareAndSwap(nil, &why)
 		x.cut()
 	}}
+	idle, done := io.Pipe() // keys come by stream
+	defer done.Close()      // ends the program's own reader; cannot fail
 	p := tea.NewProgram(
-		tui.Guard(model, x.fault), tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithEnvironment(env), tea.WithColorProfile(profile),
+		tui.Guard(model, x.fault), tea.WithContext(ctx), tea.WithInput(idle), tea.WithOutput(out), tea.WithEnvironment(env), tea.WithColorProfile(profile),
 		tea.WithWindowSize(width, height), tea.WithFPS(tui.FPS), tea.WithoutSignalHandler(), tea.WithFilter(noSuspend),
 	)
 	x.program.Store(p)
@@ -239,6 +249,7 @@ func (x *screen) run(key gossh.PublicKey) string {
 		defer tui.Catch(x.fault)
 		tui.Feed(ctx, p, src)
 	})
+	stream(ctx, in, x.pty.Term, p.Send)
 	feeding.Go(func() { x.fit(ctx, p) })
 	feeding.Go(func() { x.lookAfter(ctx, key) })
 	_, err := p.Run()
@@ -327,20 +338,6 @@ func (g *guarded) Write(p []byte) (int, error) {
 	t := time.AfterFunc(g.limit, g.stuck)
 	defer t.Stop()
 	return g.w.Write(p)
-}
-
-// watchful is a reader that tells when something was read.
-type watchful struct {
-	r    io.Reader
-	seen func()
-}
-
-func (w *watchful) Read(p []byte) (int, error) {
-	n, err := w.r.Read(p)
-	if n > 0 {
-		w.seen()
-	}
-	return n, err
 }
 
 // source reads a hub in this process.
