@@ -88,7 +88,10 @@ func (e *evidence) apartRank() int32 {
 	shares := make([]float64, len(e.f.ranks))
 	for id := range shares {
 		r := e.res.Ranks[e.view(e.f.ranks[id].key)]
-		shares[id] = r.Residual / r.MeanStep
+		shares[id] = math.NaN()
+		if r.Samples >= minBins {
+			shares[id] = r.Residual / r.MeanStep
+		}
 	}
 	return outstanding(shares)
 }

@@ -2,8 +2,10 @@ package fit_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -96,6 +98,23 @@ func TestStragglerIsNamed(t *testing.T) {
 		}
 		if !strings.Contains(text, tt.want) {
 			t.Errorf("%s: straggler: %q, want %q", tt.name, text, tt.want)
+		}
+	}
+}
+
+// A few lines of a rank tell nothing of how fast it is.
+func TestAFewSlowLinesAreNoStraggler(t *testing.T) {
+	for _, lines := range []int{4, 200} {
+		samples := exact(0.018, 5e-4, 1.5e-8, 200, 2)
+		for i := range lines {
+			s := samples[2*i]
+			s.Rank, s.Step = 2, 1.4*s.Step
+			samples = append(samples, s)
+		}
+		slices.SortStableFunc(samples, func(x, y decodelog.Sample) int { return cmp.Compare(x.At, y.At) })
+		r := fitSamples(samples, fit.Options{})
+		if got, want := has(r, fit.CodeStraggler), lines == 200; got != want {
+			t.Errorf("%d slow lines: a straggler told %v, want %v: %+v", lines, got, want, r.Reasons)
 		}
 	}
 }
