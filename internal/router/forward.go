@@ -65,12 +65,14 @@ func (h *HTTP) Do(r *http.Request) (*http.Response, error) {
 		if err == nil || try == maxStale || !reused.Load() || answered.Load() || ctx.Err() != nil {
 			return resp, err
 		}
-		body, bodyErr := r.GetBody()
-		if bodyErr != nil {
-			return nil, errors.Join(err, bodyErr)
-		}
 		req = r.WithContext(ctx)
-		req.Body = body
+		if r.GetBody != nil {
+			body, bodyErr := r.GetBody()
+			if bodyErr != nil {
+				return nil, errors.Join(err, bodyErr)
+			}
+			req.Body = body
+		}
 	}
 }
 
