@@ -3,12 +3,11 @@ package cli
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/kvroute/kvroute/internal/playback"
 	"github.com/kvroute/kvroute/internal/record"
+	"github.com/kvroute/kvroute/internal/router"
 	"github.com/kvroute/kvroute/internal/snapshot"
 	"github.com/kvroute/kvroute/internal/tui"
 )
@@ -298,18 +298,18 @@ func (a *app) printSnapshot(s *snapshot.Snapshot, raw []byte, f *watchFlags, mod
 	})
 }
 
-// trusting is how to connect with servers that only the certificates of a file vouch for.
+// trusting is a transport to servers that only the certificates of a file vouch for.
 func trusting(caFile string) (*http.Transport, error) {
-	pem, err := os.ReadFile(caFile)
-	if err != nil {
+	c, err := router.Trusting(caFile)
+	var path *fs.PathError
+	if errors.As(err, &path) {
 		return nil, fmt.Errorf("%s: %s", caFile, pathWhy(err))
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s holds no certificate in PEM form", caFile)
+	if err != nil {
+		return nil, err
 	}
 	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	t.TLSClientConfig = c
 	return t, nil
 }
 

@@ -33,17 +33,26 @@ func NewHTTP(caFile string, connectTimeout time.Duration) (*HTTP, error) {
 		ReadBufferSize:      16 << 10,
 	}
 	if caFile != "" {
-		pem, err := os.ReadFile(caFile)
+		c, err := Trusting(caFile)
 		if err != nil {
 			return nil, fmt.Errorf("reading the workers' CA: %w", err)
 		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("reading the workers' CA: %w", errors.New(caFile+" holds no certificate in PEM form"))
-		}
-		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+		t.TLSClientConfig = c
 	}
 	return &HTTP{transport: t}, nil
+}
+
+// Trusting is how to connect with servers that only the certificates of a file vouch for.
+func Trusting(caFile string) (*tls.Config, error) {
+	pem, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, errors.New(caFile + " holds no certificate in PEM form")
+	}
+	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
 }
 
 // maxStale is how many kept connections a request may find closed before that counts as a failure.
@@ -51,7 +60,7 @@ const maxStale = 3
 
 // Do implements Forwarder. Redirects are answers like any other. A request that went out over a kept
 // connection and got no byte back is sent again: the worker had closed the connection, most likely
-// before the request came. The request must have GetBody.
+// before the request came. A request with a body must have GetBody.
 func (h *HTTP) Do(r *http.Request) (*http.Response, error) {
 	var reused, answered atomic.Bool
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
