@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/kvroute/kvroute/internal/vitals"
@@ -33,7 +32,7 @@ func (m *model) facts() (list []vitals.Fact) {
 	for _, why := range slices.Sorted(maps.Keys(m.untokenized)) {
 		list = append(list, vitals.Fact{
 			Kind: "untokenized", Name: m.name + " " + why, Counted: true, Count: m.untokenized[why],
-			Text: fmt.Sprintf("%%d requests for model %s could not be tokenized and were routed by load: %s", strings.ReplaceAll(m.name, "%", ""), why),
+			Text: fmt.Sprintf("%%d requests for model %s could not be tokenized and were routed by load: %s", m.name, why),
 		})
 	}
 	return list
